@@ -1,0 +1,70 @@
+# Everything starts here: `make help`. Needs Python 3.11+ with pip, and make; each target sets up .venv by itself.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# pyright is pinned in pyproject.toml: no word about newer ones.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# Which tests `make test` runs, and extra arguments for pytest in every target: make test ARGS="-k sse -x"
+TESTS ?= not clients and not slow
+ARGS ?=
+PYTEST = $(BIN)/python -m pytest -q
+
+.PHONY: help demo test slow check format servers clients bench soak clean distclean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+demo: $(STAMP) ## an agent loop over HTTP and over one WebSocket, side by side, on this machine
+	@$(BIN)/python -m ws_responses demo $(ARGS)
+
+test: $(STAMP) ## the tests (without: slow, real clients)
+	@$(PYTEST) -m "$(TESTS)" $(ARGS)
+
+slow: $(STAMP) ## the slow tests that need neither servers nor clients
+	@$(PYTEST) -m "slow and not servers and not clients" $(ARGS)
+
+check: $(STAMP) ## lint, format, types
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --diff .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/pyright --warnings >$(VENV)/pyright.log || { cat $(VENV)/pyright.log; exit 1; }
+	@echo "check: ruff, format, mypy and pyright are content"
+
+format: $(STAMP) ## put the code into shape (ruff: safe fixes, format)
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+servers: $(STAMP) ## tests on real ASGI servers: uvicorn, hypercorn, granian, daphne
+	@$(PYTEST) -m "servers" $(ARGS)
+
+clients: $(STAMP) ## tests with real third-party clients (sets up node packages)
+	@bash tests/clients/setup.sh
+	@$(PYTEST) -m "clients" $(ARGS)
+
+bench: $(STAMP) ## the benchmarks: prints ratios, draws pictures into bench-out/
+	@$(BIN)/python -m ws_responses bench $(ARGS)
+
+soak: $(STAMP) ## many connections for a while, looking for leaks
+	@$(BIN)/python -m tests.soak $(ARGS)
+
+clean: ## remove what builds and checks leave behind
+	@rm -rf build dist bench-out htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path '*/node_modules/*' -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv and installed node packages
+	@rm -rf $(VENV)
+	@find tests -name node_modules -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@echo "setting up $(VENV) (only when pyproject.toml has changed) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "no venv could be made: on Debian, apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
