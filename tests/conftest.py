@@ -1,0 +1,53 @@
+"""What all tests share: the async backends, Hypothesis profiles, and `require` for tools that may be missing."""
+
+import importlib.util
+import os
+import shutil
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Examples are the same on every CI run; no deadlines, because machines differ and a slow one is no bug.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+REQUIRE_ALL = "WS_RESPONSES_REQUIRE_ALL"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("trio", {}), id="trio"),
+    ],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Run each async test on both backends; a test of one only overrides this fixture or parametrises it."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+def require(name: str, *, present: bool | None = None) -> None:
+    """Go on only if a tool is there: skip with its name otherwise, or fail where everything must be there (CI).
+
+    Args:
+        name: A program on the PATH or an importable module.
+        present: The answer, for tools which are found in another way.
+    """
+    __tracebackhide__ = True
+    if present is None:
+        present = shutil.which(name) is not None or _importable(name)
+    if present:
+        return
+    if os.environ.get(REQUIRE_ALL):
+        pytest.fail(f"{name} is missing, and {REQUIRE_ALL} is set", pytrace=False)
+    pytest.skip(f"{name} is missing", allow_module_level=True)
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a dotted name whose parent is missing, or no module name at all
+        return False

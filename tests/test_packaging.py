@@ -1,0 +1,140 @@
+"""The built wheel and sdist hold what a checkout holds: the adapters as `ws_responses.adapters`, and the typing mark."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "adapters", "ws_responses")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, so that building leaves nothing in the checkout."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, tree / name)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def dist(tree: Path) -> Path:
+    """The sdist, and the wheel built from that sdist."""
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", cwd=tree)
+    return tree / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (wheel,) = dist.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def sdist(dist: Path) -> Path:
+    (sdist,) = dist.glob("*.tar.gz")
+    return sdist
+
+
+def names_in_wheel(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def names_in_sdist(sdist: Path) -> set[str]:
+    with tarfile.open(sdist) as archive:
+        return {member.name.partition("/")[2] for member in archive.getmembers() if not member.isdir()}
+
+
+def expected_modules() -> Iterator[str]:
+    for folder, package in ((ROOT / "ws_responses", "ws_responses"), (ROOT / "adapters", "ws_responses/adapters")):
+        for path in folder.rglob("*.py"):  # does not follow the link, so nothing counts twice
+            if not path.is_relative_to(ROOT / "ws_responses" / "adapters"):
+                yield f"{package}/{path.relative_to(folder).as_posix()}"
+
+
+def test_wheel_holds_every_module_of_the_checkout_and_the_typing_mark(wheel: Path) -> None:
+    assert names_in_wheel(wheel) == {*expected_modules(), "ws_responses/py.typed"}
+
+
+def test_wheel_has_one_top_level_name(wheel: Path) -> None:
+    assert {name.partition("/")[0] for name in names_in_wheel(wheel)} == {"ws_responses"}
+
+
+def test_wheel_from_the_checkout_equals_the_wheel_from_the_sdist(tree: Path, wheel: Path) -> None:
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", "direct", cwd=tree)
+
+    (direct,) = (tree / "direct").glob("*.whl")
+    assert names_in_wheel(direct) == names_in_wheel(wheel)
+
+
+def test_sdist_holds_sources_and_papers_and_no_tests(sdist: Path) -> None:
+    names = names_in_sdist(sdist)
+
+    assert {"ws_responses/py.typed", "adapters/__init__.py", "LICENSE", "README.md", "CHANGELOG.md"} <= names
+    assert not {name for name in names if name.startswith(("tests/", "ws_responses/adapters/"))}
+
+
+def test_version_of_the_metadata_is_the_version_at_the_head_of_the_changelog() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## [")]
+
+    assert version("ws-responses") == declared
+    assert headings[0].startswith(f"## [{declared}]")
+
+
+def test_core_dependencies_are_the_agreed_three() -> None:
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+
+    assert [dependency.partition(">")[0] for dependency in dependencies] == ["anyio", "cachetools", "msgspec"]
+
+
+def test_link_to_the_adapters_is_relative() -> None:
+    assert (ROOT / "ws_responses" / "adapters").readlink() == Path("../adapters")
+
+
+USER_CODE = """
+import ws_responses
+import ws_responses.adapters
+print(ws_responses.__file__)
+print(ws_responses.adapters.__file__)
+"""
+
+
+@pytest.mark.slow
+def test_installed_wheel_imports_and_is_typed_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", venv, cwd=tmp_path)
+    python = venv / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    user = tmp_path / "user.py"
+    user.write_text(USER_CODE)
+
+    printed = run(python, "-I", user, cwd=tmp_path).split()
+    stray = subprocess.run([python, "-I", "-c", "import adapters"], check=False, capture_output=True, cwd=tmp_path)
+
+    assert len(printed) == 2
+    assert all(Path(path).is_relative_to(venv) for path in printed)
+    assert b"ModuleNotFoundError" in stray.stderr
+    run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, user, cwd=tmp_path)
+    run(sys.executable, "-m", "pyright", "--pythonpath", python, user, cwd=tmp_path)
