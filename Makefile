@@ -66,5 +66,5 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (only when pyproject.toml has changed) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "no venv could be made: on Debian, apt-get install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev]'
 	@touch $@

@@ -2,7 +2,7 @@
 
 import anyio
 import pytest
-import sniffio
+import trio
 
 from tests.conftest import REQUIRE_ALL, require
 
@@ -31,4 +31,4 @@ def test_require_fails_for_a_missing_tool_where_all_must_be_there(monkeypatch: p
 async def test_async_tests_run_on_the_named_backend(anyio_backend_name: str) -> None:
     await anyio.lowlevel.checkpoint()
 
-    assert sniffio.current_async_library() == anyio_backend_name
+    assert trio.lowlevel.in_trio_run() == (anyio_backend_name == "trio")
