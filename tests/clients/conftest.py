@@ -1,0 +1,50 @@
+"""The app of examples/fastapi_app.py under uvicorn, and the clients that need a set-up."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import require
+
+from .codex import BINARY, Codex
+from .server import Server
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The clients stand on asyncio."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    yield from _running(Server("examples.fastapi_app:app", tmp_path))
+
+
+@pytest.fixture
+def server_without_sockets(tmp_path: Path) -> Iterator[Server]:
+    # uvicorn says this of every upgrade that an app refuses with a response, if the app returns before the connection
+    # is closed; the client has got its 426 by then.
+    quirk = "ASGI callable returned without completing handshake."
+    yield from _running(Server("tests.clients.disabled_app:app", tmp_path, tolerated=quirk))
+
+
+def _running(server: Server) -> Iterator[Server]:
+    try:
+        with server:
+            yield server
+    finally:
+        print(server.output)  # pytest shows it for the tests that fail
+
+
+@pytest.fixture
+def codex_binary() -> None:
+    require("codex (tests/clients/setup.sh installs it)", present=BINARY.exists())
+    require("node")
+
+
+@pytest.fixture
+def codex(codex_binary: None, tmp_path: Path, server: Server) -> Codex:
+    return Codex(tmp_path / "codex", server.base_url)
