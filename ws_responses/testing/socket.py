@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias, cast
 from urllib.parse import quote
 
 import anyio
@@ -690,8 +690,7 @@ def _decode(frame: Frame) -> dict[str, Any]:
     assert isinstance(frame, str), f"binary frame: {frame[:200]!r}"
     value: Any = json.loads(frame)
     assert isinstance(value, dict), f"not an object: {frame[:200]!r}"
-    event: dict[str, Any] = value
-    return event
+    return cast("dict[str, Any]", value)
 
 
 def _is_cancellation(exc: BaseException | None) -> bool:
