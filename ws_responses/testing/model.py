@@ -88,13 +88,16 @@ class ScriptedModel:
         self._id_factory = id_factory
         self._clock = clock
 
-    def events(self, body: Mapping[str, Any], *, whole_input: bool | None = None) -> Iterator[Event]:
+    def events(
+        self, body: Mapping[str, Any], *, response_id: str | None = None, whole_input: bool | None = None
+    ) -> Iterator[Event]:
         """Answer one create request.
 
         The request is judged at the call, before the first event is asked for.
 
         Args:
             body: the request.
+            response_id: the id of the response; by default a new one.
             whole_input: whether `input` is the whole conversation; by default the request tells
                 (`previous_response_id`, `conversation`, `prompt`, a compaction item, ...: no).
 
@@ -103,7 +106,7 @@ class ScriptedModel:
         """
         if _is_whole(body) if whole_input is None else whole_input:
             _check_calls(input_items(body))
-        return numbered(self._answer(body, self.builder(body)))
+        return numbered(self._answer(body, self.builder(body, response_id)))
 
     async def stream(self, body: Mapping[str, Any], rate: float | None = None) -> AsyncIterator[Event]:
         """Answer one create request, with at most `rate` tokens (deltas) per second."""

@@ -347,7 +347,8 @@ class _Response:
                     await self.whole(step.code, data, step.headers, step.content_type)
                     return None
                 if isinstance(step, _steps.ModelAnswer):
-                    await self._model_answer(model.events(body, whole_input=whole_input))
+                    events = model.events(body, response_id=self._plan.response_id, whole_input=whole_input)
+                    await self._model_answer(events)
                 else:
                     await self._do(step, builder)
             if not (alone or self._ended):
