@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -58,20 +59,30 @@ class Codex:
             "NO_COLOR": "1",
         }
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [BINARY, *arguments],
-            cwd=self.home,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
+    def start(self, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
+        # A session of its own: the npm launcher starts the real program, and both must end (see `kill`).
+        return subprocess.Popen(
+            [BINARY, *arguments], cwd=self.home, env=self.env, text=True, start_new_session=True, **streams
         )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        pipe = subprocess.PIPE
+        with self.start(*arguments, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
+            try:
+                output, errors = process.communicate(timeout=TIMEOUT_S)
+            except BaseException:
+                kill(process)
+                raise
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
     def exec(self, prompt: str) -> subprocess.CompletedProcess[str]:
         return self.run("exec", "--skip-git-repo-check", prompt)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End the launcher and what it has started: they are a process group."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class AppServer:
@@ -83,17 +94,10 @@ class AppServer:
         self._unread: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [BINARY, "app-server"],
-            cwd=self._codex.home,
-            env=self._codex.env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        pipe = subprocess.PIPE
+        self._process = self._codex.start("app-server", stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         # Ends a read that would wait for ever: the pipe closes with the process.
-        self._watchdog = threading.Timer(TIMEOUT_S, self._process.kill)
+        self._watchdog = threading.Timer(TIMEOUT_S, kill, [self._process])
         self._watchdog.start()
         return self
 
@@ -101,8 +105,9 @@ class AppServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._watchdog.cancel()
-        with self._process:
-            self._process.terminate()
+        kill(self._process)
+        with self._process:  # closes the pipes
+            pass
 
     def start_thread(self) -> str:
         self._call("initialize", clientInfo={"name": "tests", "title": "tests", "version": "0"})
