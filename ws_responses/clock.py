@@ -1,0 +1,29 @@
+"""The clock that all time limits of a connection look at."""
+
+import time
+from typing import Protocol
+
+import anyio
+
+
+class Clock(Protocol):
+    """Tells the time and waits for it; tests give their own."""
+
+    def now(self) -> float:
+        """Return seconds of a monotonic clock."""
+
+    async def wait(self, seconds: float, wake: anyio.Event) -> None:
+        """Return after ``seconds`` (``inf``: never), or as soon as ``wake`` is set."""
+
+
+class MonotonicClock:
+    """The real clock."""
+
+    def now(self) -> float:
+        """Return ``time.monotonic()``."""
+        return time.monotonic()
+
+    async def wait(self, seconds: float, wake: anyio.Event) -> None:
+        """Return after ``seconds``, or as soon as ``wake`` is set."""
+        with anyio.move_on_after(seconds):
+            await wake.wait()

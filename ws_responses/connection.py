@@ -1,0 +1,467 @@
+"""One socket: its reader, its watchdog, its turns, and their end."""
+
+import contextvars
+import inspect
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ws_responses._types import Receive, Send
+from ws_responses.errors import Forbidden, Refused, Unauthorized, Unavailable, WireError
+from ws_responses.handshake import Handshake
+from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused
+from ws_responses.protocol.events import ResponseCreate
+from ws_responses.protocol.session import (
+    AbortTurn,
+    Action,
+    Close,
+    DropTurn,
+    KeepAlive,
+    Session,
+    StartTurn,
+    Turn,
+    TurnQueued,
+    legal_close,
+)
+from ws_responses.protocol.session import (
+    Send as SendFrame,
+)
+from ws_responses.state.budget import Budget
+from ws_responses.state.cache import ConnectionCache
+from ws_responses.state.interning import Interner
+from ws_responses.state.node import ResponseNode
+from ws_responses.turn import TurnRun
+from ws_responses.upstreams.base import Principal, Upstream
+from ws_responses.writer import Writer
+
+if TYPE_CHECKING:
+    from ws_responses.registry import Registry
+
+logger = logging.getLogger("ws_responses.connection")
+
+_NO_STATUS = 1005
+"""RFC 6455, 7.1.5: no close code was received."""
+
+
+class Connection:
+    """Everything of one accepted socket.
+
+    Args:
+        registry: What the connections of a middleware share.
+        handshake: The upgrade request.
+        tenant: Who owns its chains.
+        anonymous: The tenant is this connection; nothing of it resolves elsewhere.
+        principal: As ``authorize`` said at the upgrade.
+        upstream: What answers its turns.
+    """
+
+    def __init__(
+        self,
+        registry: "Registry",
+        handshake: Handshake,
+        receive: Receive,
+        send: Send,
+        *,
+        tenant: str,
+        anonymous: bool,
+        principal: Principal | None,
+        upstream: Upstream,
+    ) -> None:
+        settings = registry.settings
+        self.id = registry.new_id("conn")
+        self.registry = registry
+        self.settings = settings
+        self.limits = settings.limits
+        self.clock = settings.clock
+        self.reporter = registry.reporter
+        self.handshake = handshake
+        self.tenant = tenant
+        self.principal = principal
+        self.upstream = upstream
+        self.stores = registry.store is not None and not anonymous
+        self.account = registry.ledger.account(tenant)
+        self.cache = ConnectionCache(registry.ledger)
+        self.proven = False
+        self._budget = Budget(self.limits.max_connection_bytes)
+        self.interner = Interner((self._budget, self.account.budget, registry.ledger.process))
+        self._opened_at = self.clock.now()
+        self.session = Session(
+            self.limits,
+            now=self._opened_at,
+            turn_ids=registry.new_turn_id,
+            accept_wrapped=settings.accept_wrapped,
+            keepalive_s=settings.keepalive_s,
+            age_notice=settings.age_notice,
+        )
+        self.writer = Writer(send, self.clock.now)
+        self._receive = receive
+        self._runs: set[TurnRun] = set()
+        self._by_turn: dict[Turn, TurnRun] = {}
+        self._trailing: dict[TurnRun, float] = {}
+        self._outbox: deque[bytes | Close] = deque()
+        self._outbox_bytes = 0
+        self._flushing = False
+        self._warm_up_bytes = 0
+        self._close_sent: int | None = None
+        self._wake = anyio.Event()
+        self._wakes_at = 0.0
+        self._idle: anyio.Event | None = None
+        self._tasks: TaskGroup
+        self._context = contextvars.copy_context()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the socket to its end; nothing of it runs on when this returns."""
+        self.registry.add(self)
+        self.account.caches.append(self.cache)
+        self.reporter.report(ConnectionOpened(connection_id=self.id, path=self.handshake.path))
+        code = 1006
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._watch)
+                try:
+                    code = await self._read()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self._wind_up()
+                    self._tasks.cancel_scope.cancel()
+        finally:
+            self._forget()
+            self.reporter.report(
+                ConnectionClosed(
+                    connection_id=self.id,
+                    code=self._close_sent or code,
+                    by_client=self._close_sent is None,
+                    duration_s=self.clock.now() - self._opened_at,
+                    turns=self.session.turns_started,
+                )
+            )
+
+    async def _read(self) -> int:
+        """Hand every frame to the session at once; always wait in ``receive``, also during turns (asgi fact 1)."""
+        receive, session, clock = self._receive, self.session, self.clock
+        while True:
+            message = await receive()
+            kind = message["type"]
+            if kind == "websocket.receive":
+                text = message.get("text")
+                data = text if text is not None else message.get("bytes")
+                if data is not None:
+                    self.perform(session.frame_received(data, clock.now()))
+            elif kind == "websocket.disconnect":
+                return int(message.get("code") or _NO_STATUS)
+
+    async def _watch(self) -> None:
+        """The one watchdog: all time limits of the connection."""
+        while True:
+            now = self.clock.now()
+            self.perform(self.session.tick(now, self.writer.blocked_since))
+            self._end_trailing(now)
+            self._wakes_at = self._next_look(now)
+            self._wake = anyio.Event()
+            await self.clock.wait(self._wakes_at - now, self._wake)
+
+    def _next_look(self, now: float) -> float:
+        at = self.session.next_deadline()
+        limits = self.limits
+        if self.session.running or self._trailing:
+            at = min(at, now + limits.trailing_timeout_s)
+            if limits.send_timeout_s is not None:
+                at = min(at, now + limits.send_timeout_s / 4)
+        return max(at, now)
+
+    def _look_by(self, when: float) -> None:
+        """Make the watchdog look by then at the latest."""
+        if self._wakes_at > when:
+            self._wakes_at = when
+            self._wake.set()
+
+    async def _wind_up(self) -> None:
+        """End all turns: disconnect, grace, cancellation, bounded waits."""
+        self.writer.closed = True
+        limits = self.limits
+        drain_s = self.settings.on_disconnect_s
+        actions = self.session.peer_gone()
+        if drain_s and self._close_sent is None:
+            for run in self._runs:
+                run.mute()
+            await self._wait_for_runs(drain_s)
+        self.perform([action for action in actions if not isinstance(action, AbortTurn)])
+        for run in list(self._runs):
+            self._abort(run, None)
+        if any(not run.in_background for run in self._runs):
+            await self._wait_for_runs(limits.disconnect_grace_s, background=False)
+        for run in self._runs:
+            if not run.in_background:
+                run.scope.cancel()
+        await self._wait_for_runs(limits.abort_timeout_s, background=False)
+        await self._wait_for_runs(limits.background_timeout_s)
+        for run in self._runs:
+            run.scope.cancel()
+        await self._wait_for_runs(limits.abort_timeout_s)
+        if self._runs:
+            logger.error("connection %s: %d app calls ignore cancellation", self.id, len(self._runs))
+
+    async def _wait_for_runs(self, seconds: float, *, background: bool = True) -> None:
+        """Wait until no call runs (or only background work does), but not for longer than ``seconds``."""
+        with anyio.move_on_after(seconds):
+            while any(background or not run.in_background for run in self._runs):
+                self._idle = anyio.Event()
+                await self._idle.wait()
+        self._idle = None
+
+    def _forget(self) -> None:
+        """Give the memory back at once: what is not stored is gone."""
+        registry = self.registry
+        ids = self.cache.ids()
+        self.cache.clear()
+        self.account.caches.remove(self.cache)
+        self._by_turn.clear()
+        registry.remove(self)
+        if self.settings.on_close is not None and ids:
+            try:
+                self.settings.on_close(ids)
+            except Exception:
+                logger.exception("on_close raised")
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carry out what the session wants; never waits, so that the reader never does."""
+        for action in actions:
+            if type(action) is StartTurn:
+                self._start(action.turn)
+            elif type(action) is SendFrame:
+                self.reporter.report(FrameRefused(connection_id=self.id, code=_code_of(action.frame)))
+                self.post(action.frame)
+            elif type(action) is TurnQueued:
+                self._pin_fork(action.turn)
+            elif type(action) is DropTurn:
+                self._unpin_fork(action.turn)
+            elif type(action) is AbortTurn:
+                self._abort(self._by_turn[action.turn], action.error)
+            elif type(action) is KeepAlive:
+                self._tasks.start_soon(self._by_turn[action.turn].keep_alive)
+            elif type(action) is Close:
+                self.post(action)
+                self._tasks.start_soon(self._give_up_on_close)
+
+    def _start(self, turn: Turn) -> None:
+        self._unpin_fork(turn, keep=True)
+        run = TurnRun(self, turn)
+        self._runs.add(run)
+        self._by_turn[turn] = run
+        # Each turn gets its own copy of the upgrade's context, whoever starts it: nothing leaks from turn to turn.
+        self._context.run(self._tasks.start_soon, run.run)
+        self._look_by(self.clock.now() + self.limits.trailing_timeout_s)
+
+    def _abort(self, run: TurnRun, error: WireError | None) -> None:
+        run.abort(error)
+        if run.on_abort is not None and not run.in_background:
+            run.on_abort()
+        if error is not None:
+            self._tasks.start_soon(self._cancel_later, run)
+
+    async def _cancel_later(self, run: TurnRun) -> None:
+        await anyio.sleep(self.limits.disconnect_grace_s)
+        if run in self._runs and not run.in_background:
+            run.scope.cancel()
+
+    def trail(self, run: TurnRun, now: float) -> None:
+        """Note that a turn is over although its app may still run (for ``TurnRun``)."""
+        self._by_turn.pop(run.turn, None)
+        self._trailing[run] = now + self.limits.trailing_timeout_s
+
+    def _end_trailing(self, now: float) -> None:
+        for run, until in list(self._trailing.items()):
+            if now >= until and not run.in_background:
+                del self._trailing[run]
+                logger.debug("turn %s: the app keeps its body open after the terminal event", run.turn.id)
+                if run.on_abort is not None:
+                    run.on_abort()
+                self._tasks.start_soon(self._cancel_later, run)
+
+    def run_over(self, run: TurnRun) -> None:
+        """Note that a turn's task ends (for ``TurnRun``)."""
+        run.abort(None)
+        self._runs.discard(run)
+        self._trailing.pop(run, None)
+        if self._idle is not None:
+            self._idle.set()
+
+    # -- our own frames ----------------------------------------------------------------------------------------------
+
+    def post(self, frame: bytes | Close) -> None:
+        """Queue a frame of ours, to be written by a task of its own."""
+        if isinstance(frame, bytes):
+            if self._outbox_bytes + len(frame) > self.limits.max_outgoing_bytes:
+                self.perform(self.session.close(1008, "client does not read"))
+                return
+            self._outbox_bytes += len(frame)
+        self._outbox.append(frame)
+        if not self._flushing:
+            self._flushing = True
+            self._tasks.start_soon(self._flush)
+
+    async def _flush(self) -> None:
+        while self._outbox:
+            frame = self._outbox.popleft()
+            if isinstance(frame, Close):
+                await self._write_close(frame)
+                break
+            self._outbox_bytes -= len(frame)
+            await self.writer.write(frame)
+        self._flushing = False
+
+    async def _write_close(self, close: Close) -> None:
+        code, reason = legal_close(close.code, close.reason)
+        self._close_sent = code
+        await self.writer.close(code, reason)
+
+    async def _give_up_on_close(self) -> None:
+        """End the ASGI call if the close cannot be written, or the peer does not answer it; the server does the rest."""
+        blocked_since, patience = self.writer.blocked_since, self.limits.send_timeout_s
+        stuck = blocked_since is not None and patience is not None and self.clock.now() - blocked_since >= patience
+        if not stuck:
+            await anyio.sleep(self.limits.close_timeout_s)
+        self._tasks.cancel_scope.cancel()
+
+    # -- what turns ask for ------------------------------------------------------------------------------------------
+
+    async def authorize(self, model: str | None) -> Principal | None:
+        """Ask the operator again.
+
+        Raises:
+            Refused: Not (or no longer) allowed.
+        """
+        principal = await ask_authorize(self.registry, self.handshake, model)
+        if principal is not None and principal.tenant is not None and principal.tenant != self.tenant:
+            raise Unauthorized("The credential of this connection now belongs to somebody else.")
+        return principal
+
+    async def resolve(self, response_id: str, lane: str | None) -> ResponseNode | None:
+        """Return the node of an id: from this connection, else from the store; None if there is none."""
+        node = self.cache.get(response_id)
+        if node is not None or not self.stores:
+            return node
+        node = await self.registry.load(self, response_id, lane)
+        if node is not None:
+            for ancestor in reversed(list(node.joined())):
+                if ancestor.id not in self.cache:
+                    self.cache.put(ancestor.id, ancestor.record.parent_id, ancestor)
+        return node
+
+    async def store_node(self, node: ResponseNode) -> None:
+        """Write a node to the store, if it is to be stored."""
+        if self.stores and node.record.store:
+            await self.registry.append(node)
+
+    def reserve(self, size: int, *, stored: bool) -> tuple[Budget, ...] | None:
+        """Charge a new record; what is stored is the tenant's, the rest this connection's as well."""
+        own = None if stored else self._budget
+        return self.registry.ledger.reserve(size, own, self.cache, self.account)
+
+    def app_keeps(self, create: ResponseCreate, *, own_id: bool) -> bool:
+        """Whether the app itself produced and stored a response, so that its id can be forwarded."""
+        settings = self.settings
+        return settings.history == "forward" and own_id and create.stored and settings.app_store == "keep"
+
+    def is_live(self, response_id: str) -> bool:
+        """Whether an id names another response here."""
+        return response_id in self.cache
+
+    def new_response_id(self) -> str:
+        """Return an id of ours."""
+        return self.registry.new_id("resp")
+
+    def count_warm_up(self, size: int) -> None:
+        """Bound what an unproven client may make us keep.
+
+        Raises:
+            Refused: Too much, before the app has accepted anything of this connection.
+        """
+        if self.proven:
+            return
+        self._warm_up_bytes += size
+        if self._warm_up_bytes > self.limits.max_warmup_bytes:
+            raise Refused(
+                f"Warm-ups may hold {self.limits.max_warmup_bytes} bytes before the first generated response of a "
+                "connection.",
+                status=413,
+                code="warm_up_too_large",
+                param="input",
+            )
+
+    # -- forks -------------------------------------------------------------------------------------------------------
+
+    def _pin_fork(self, turn: Turn) -> None:
+        """Keep the parent of a waiting fork: another lane's completed node survives that lane's eviction."""
+        parent_id = turn.create.previous_response_id
+        node = self.cache.get(parent_id) if parent_id is not None else None
+        if node is not None and node.lane != turn.create.lane:
+            turn.pin = node
+            self.cache.pin(node.id)
+
+    def _unpin_fork(self, turn: Turn, *, keep: bool = False) -> None:
+        if turn.pin is not None:
+            self.cache.unpin(turn.pin.id)
+            if not keep:
+                turn.pin = None
+
+    # -- the operator ------------------------------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """Take no more turns; close when the running ones are over (``drain``)."""
+        error = Unavailable("This server is shutting down. Connect again.", headers={"retry-after": "1"})
+        self.perform(
+            self.session.retire(
+                self.clock.now(),
+                error=error,
+                close_code=1012,
+                reason="service restart",
+                grace_s=self.limits.age_grace_s,
+            )
+        )
+        self._look_by(self.clock.now())
+
+    def disconnect(self, reason: str) -> None:
+        """Close at once; running turns are told."""
+        self.perform(self.session.close(1008, reason, error=Forbidden("The connection was ended by the operator.")))
+
+
+def _code_of(frame: bytes) -> str:
+    _, _, rest = frame.partition(b'"code":"')
+    return rest.partition(b'"')[0].decode()
+
+
+async def ask_authorize(registry: "Registry", handshake: Handshake, model: str | None) -> Principal | None:
+    """Return what the operator's ``authorize`` says; None if there is none.
+
+    Raises:
+        Refused: It refused, raised, or took too long (503).
+    """
+    authorize = registry.settings.authorize
+    if authorize is None:
+        return None
+    principal: Principal | None = None
+    answered = False
+    try:
+        with anyio.move_on_after(registry.settings.limits.authorize_timeout_s):
+            verdict = authorize(handshake, model)
+            principal = await verdict if inspect.isawaitable(verdict) else verdict
+            answered = True
+    except Refused:
+        raise
+    except Exception as error:
+        logger.exception("authorize raised")
+        raise Unavailable("Authorization failed.", headers={"retry-after": "1"}) from error
+    if not answered:
+        raise Unavailable("Authorization took too long.", headers={"retry-after": "1"})
+    if principal is None:
+        raise Unauthorized("The credential is missing or not valid here.")
+    return principal

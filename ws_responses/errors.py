@@ -1,0 +1,274 @@
+"""One tree of exceptions.
+
+``WSResponsesError``
+    ``ConfigurationError``      wrong options, raised by constructors
+    ``LocalProtocolError``      our caller misused the sans-IO session
+    ``StoreError``              a response store failed
+    ``WireError``               something the client is told: knows ``status``, ``type``, ``code``, ``param``
+        ``InvalidRequest``      400 and its documented relatives
+        ``Refused``             authentication, authorisation, quota, queue: the turn never ran
+        ``UpstreamError``       the wrapped app (or a backend) failed
+
+Every wire error has a *string* ``code`` and a status of 400 or more, because clients drop error frames that lack either
+(Codex ignores a frame without ``status``; Open Responses demands ``code``). Messages say what was expected and what
+came, and hold no content, no key and nothing of a traceback.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class WSResponsesError(Exception):
+    """Base of all exceptions of this package."""
+
+
+class ConfigurationError(WSResponsesError, ValueError):
+    """An option of a constructor is wrong or contradicts another."""
+
+
+class LocalProtocolError(WSResponsesError, RuntimeError):
+    """The caller of a sans-IO object broke its contract (a bug in the shell, never the peer's doing)."""
+
+
+class StoreError(WSResponsesError):
+    """A response store could not answer."""
+
+
+class WireError(WSResponsesError):
+    """A failure that the client is told, with its wire representation.
+
+    Args:
+        message: Text for the client.
+        param: Path of the field at fault, for example ``input[2].call_id``.
+        code: Overrides the class's string code.
+        status: Overrides the class's HTTP status (400..599).
+        type: Overrides the class's error type.
+        headers: Headers worth keeping, lower-case names (``retry-after``, rate limits).
+        extra: Further members of the ``error`` object, kept from an app's own error body.
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    code: str = "server_error"
+    ran: ClassVar[bool] = True
+    """Whether the turn had begun to run: only then a same-lane parent is evicted."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int | None = None,
+        type: str | None = None,  # noqa: A002 - the wire's own word
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+        if status is not None:
+            self.status = status
+        if type is not None:
+            self.type = type
+        self.headers: Mapping[str, str] = headers or {}
+        self.extra: Mapping[str, object] = extra or {}
+
+    def __str__(self) -> str:
+        where = f" at {self.param}" if self.param else ""
+        return f"{self.status} {self.code}{where}: {self.message}"
+
+
+# --- 400: the frame or its references -------------------------------------------------------------------------------
+
+
+class InvalidRequest(WireError):
+    """The request is wrong; nothing ran."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request"
+
+
+class MalformedFrame(InvalidRequest):
+    """The frame cannot be read or routed; it never became a turn."""
+
+    code = "invalid_json"
+    ran = False
+
+
+class UnknownEvent(MalformedFrame):
+    """The frame's ``type`` is not one that we serve."""
+
+    code = "unknown_event_type"
+
+
+class InvalidStreamId(MalformedFrame):
+    """``stream_id`` is not 1..256 characters of ``[A-Za-z0-9_.-]`` (guide, multiplexing)."""
+
+    code = "invalid_stream_id"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The 'stream_id' field must be a non-empty string with at most 256 characters and may only contain "
+            "letters, numbers, underscores, hyphens, and periods.",
+            param="stream_id",
+        )
+
+
+class StreamLimitReached(MalformedFrame):
+    """One distinct lane name too many for this connection (guide: 32 for the life of the connection)."""
+
+    code = "websocket_stream_limit_reached"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"This WebSocket connection has reached its maximum number of distinct stream IDs ({limit}). Reuse an "
+            "existing stream_id or open a new WebSocket connection.",
+            param="stream_id",
+        )
+
+
+class ConnectionLimitReached(MalformedFrame):
+    """The connection is too old for another turn (guide: 60 minutes)."""
+
+    code = "websocket_connection_limit_reached"
+
+    def __init__(self, max_age_s: float) -> None:
+        minutes = f"{max_age_s / 60:g}"
+        super().__init__(
+            f"Responses websocket connection limit reached ({minutes} minutes). Create a new websocket connection to "
+            "continue."
+        )
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """The parent is unknown, foreign, expired, evicted or deleted: one answer for all, so that it tells nothing."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id '{response_id}' not found.", param="previous_response_id")
+
+
+class InvalidStoreTransition(InvalidRequest):
+    """``store: true`` on top of a parent that was not to be stored."""
+
+    code = "invalid_store_transition"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(
+            f"A response with store=true cannot continue response '{response_id}', which was created with "
+            "store=false. Send store=false, or start a new chain.",
+            param="store",
+        )
+
+
+class ToolCallNotFound(InvalidRequest):
+    """A tool output answers no open call of the chain."""
+
+    code = "tool_call_not_found"
+
+
+class ToolOutputMissing(InvalidRequest):
+    """A generating turn leaves a client-executed call unanswered."""
+
+    code = "tool_output_missing"
+
+
+class RequestTooLarge(InvalidRequest):
+    """The request rebuilt from the chain is larger than the app is to be given."""
+
+    status = 413
+    code = "request_too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"The request rebuilt from this conversation has {size} bytes, above the limit of {limit}. Compact the "
+            "conversation or start a new chain.",
+            param="input",
+        )
+
+
+# --- refused: the turn never ran ------------------------------------------------------------------------------------
+
+
+class Refused(WireError):
+    """The turn was turned away before it ran."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "permission_denied"
+    ran = False
+
+
+class Unauthorized(Refused):
+    """No credential, or one that is not (or no longer) good."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(Refused):
+    """A good credential that may not do this."""
+
+
+class QueueFull(Refused):
+    """Too many queued creates (count or bytes) on this connection."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "websocket_queue_full"
+
+
+class ConnectionsExhausted(Refused):
+    """Too many connections, of the tenant or of the process."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "websocket_connections_exhausted"
+
+
+class Unavailable(Refused):
+    """The process is draining or a check could not be made in time."""
+
+    status = 503
+    type = "server_error"
+    code = "server_is_overloaded"
+
+
+# --- the upstream ---------------------------------------------------------------------------------------------------
+
+
+class UpstreamError(WireError):
+    """The wrapped app or the backend failed."""
+
+    status = 502
+    code = "upstream_error"
+
+
+class EventTooLarge(UpstreamError):
+    """One event of the upstream exceeds the limit."""
+
+    code = "upstream_event_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The upstream sent an event of more than {limit} bytes.")
+
+
+class StreamTruncated(UpstreamError):
+    """The upstream's stream ended without a terminal event."""
+
+    code = "upstream_stream_truncated"
+
+    def __init__(self) -> None:
+        super().__init__("The upstream ended its stream without a terminal event.")
+
+
+class UpstreamTimeout(UpstreamError):
+    """The upstream was silent for too long."""
+
+    status = 504
+    code = "upstream_timeout"

@@ -1,0 +1,100 @@
+"""What is known of a client before it is accepted, and the answers to an upgrade."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ws_responses._types import Scope, Send
+from ws_responses.errors import WireError
+from ws_responses.protocol.events import encode
+
+CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie")
+"""What tells one client from another, and nothing else does."""
+
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+class Handshake:
+    """The upgrade request.
+
+    Attributes:
+        scope: The socket's ASGI scope; read it, do not change it.
+        path: Its path, as the server gave it.
+        headers: Request headers by lower-case name; of repeated ones the last.
+    """
+
+    __slots__ = ("headers", "path", "scope")
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.path: str = scope["path"]
+        self.headers: Mapping[str, str] = {
+            bytes(name).decode("latin-1").lower(): bytes(value).decode("latin-1")
+            for name, value in scope.get("headers") or ()
+        }
+
+    @property
+    def bearer_token(self) -> str | None:
+        """The token of ``Authorization: Bearer ...``, None if there is none."""
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+    def credentials_tenant(self, key: bytes) -> str | None:
+        """Return a keyed hash of the credentials, None if there are none."""
+        given = [(name, self.headers[name]) for name in CREDENTIAL_HEADERS if self.headers.get(name)]
+        if not given:
+            return None
+        return hmac.new(key, encode(given), hashlib.sha256).hexdigest()
+
+    def origin_allowed(self, allowed: Iterable[str] | None) -> bool:
+        """Whether a page of this origin may drive the socket with its user's credentials.
+
+        No ``Origin`` is no browser. Without a list the page's host must be the host that it talks to.
+        """
+        origin = self.headers.get("origin")
+        if origin is None:
+            return True
+        theirs = _host_port(origin)
+        if allowed is None:
+            secure = (self.scope.get("scheme") or "ws") == "wss"
+            ours = _host_port(f"{'https' if secure else 'http'}://{self.headers.get('host', '')}")
+            return theirs is not None and theirs == ours
+        if "*" in allowed:
+            return True
+        scheme = urlsplit(origin).scheme
+        return any(urlsplit(entry).scheme == scheme and _host_port(entry) == theirs for entry in allowed)
+
+
+def _host_port(origin: str) -> tuple[str, int | None] | None:
+    parts = urlsplit(origin)
+    try:
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname:
+        return None
+    return parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme)
+
+
+async def deny(scope: Scope, send: Send, error: WireError) -> None:
+    """Refuse an upgrade by an HTTP answer where the server can send one (ASGI, "websocket.http.response"), else by 403."""
+    body = encode({"error": {"type": error.type, "code": error.code, "message": error.message, "param": error.param}})
+    headers = [(b"content-type", b"application/json"), *_encoded(error.headers)]
+    await deny_with(scope, send, error.status, headers, body)
+
+
+async def deny_with(scope: Scope, send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    """Refuse an upgrade by this answer, or by 403 where the server can send no other."""
+    extensions: Mapping[str, Any] = scope.get("extensions") or {}
+    if "websocket.http.response" not in extensions:
+        await send({"type": "websocket.close", "code": 1008, "reason": ""})
+        return
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

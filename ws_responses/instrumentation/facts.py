@@ -1,0 +1,123 @@
+"""What hooks are told."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+
+class ConnectionOpened(Struct, frozen=True, kw_only=True):
+    """A socket was accepted."""
+
+    connection_id: str
+    path: str
+
+
+class ConnectionDenied(Struct, frozen=True, kw_only=True):
+    """An upgrade was refused.
+
+    Attributes:
+        status: HTTP status of the refusal.
+        code: Our error code.
+    """
+
+    path: str
+    status: int
+    code: str
+
+
+class ConnectionClosed(Struct, frozen=True, kw_only=True):
+    """A socket has ended.
+
+    Attributes:
+        code: The close code that we saw or sent; servers differ in what they report.
+        by_client: The client ended it.
+        duration_s: Its age.
+        turns: Turns started on it.
+    """
+
+    connection_id: str
+    code: int
+    by_client: bool
+    duration_s: float
+    turns: int
+
+
+class FrameRefused(Struct, frozen=True, kw_only=True):
+    """A frame was answered by an error and became no turn."""
+
+    connection_id: str
+    code: str
+
+
+class TurnStarted(Struct, frozen=True, kw_only=True):
+    """A turn began to run."""
+
+    connection_id: str
+    turn_id: str
+    lane: str | None
+    model: str | None
+    continues: bool
+    warm_up: bool
+
+
+class TurnFinished(Struct, frozen=True, kw_only=True):
+    """A turn is over.
+
+    Attributes:
+        response_id: Null if there was none.
+        outcome: ``completed``, ``incomplete``, ``failed``, ``error``, ``aborted`` or ``gone``.
+        code: Error code, if there was an error.
+        usage: Raw JSON of the usage; None if unknown.
+        events: Events of the response.
+        first_event_s: From the start to the first event; None if there was none.
+        duration_s: From the start to the end.
+        repaired_surrogates: Events in which a lone surrogate was replaced.
+    """
+
+    connection_id: str
+    turn_id: str
+    response_id: str | None
+    lane: str | None
+    model: str | None
+    warm_up: bool
+    outcome: str
+    code: str | None
+    usage: bytes | None
+    events: int
+    first_event_s: float | None
+    duration_s: float
+    repaired_surrogates: int
+
+
+class NodeDropped(Struct, frozen=True, kw_only=True):
+    """A response could not be kept in the budgets: its id is unresolvable."""
+
+    connection_id: str
+    response_id: str
+    size: int
+
+
+class StoreFailed(Struct, frozen=True, kw_only=True):
+    """The response store raised or was late.
+
+    Attributes:
+        operation: ``append``, ``load`` or ``delete``.
+    """
+
+    operation: str
+    error: str
+
+
+Fact = (
+    ConnectionOpened
+    | ConnectionDenied
+    | ConnectionClosed
+    | FrameRefused
+    | TurnStarted
+    | TurnFinished
+    | NodeDropped
+    | StoreFailed
+)
+
+Hook = Callable[[Fact], None]
+"""Is called with every fact, in the connection's task: be quick, do not block. What it raises is logged once and dropped."""

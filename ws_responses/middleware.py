@@ -1,0 +1,344 @@
+"""The middleware: guards an upgrade, then hands the socket to a connection."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import anyio
+
+from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
+from ws_responses.clock import Clock, MonotonicClock
+from ws_responses.connection import Connection, ask_authorize
+from ws_responses.errors import ConfigurationError, Forbidden, Refused
+from ws_responses.handshake import Handshake, deny, deny_with
+from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
+from ws_responses.limits import Limits
+from ws_responses.registry import Registry
+from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf
+from ws_responses.state.store import ResponseStore
+from ws_responses.upstreams.asgi import AsgiUpstream
+from ws_responses.upstreams.base import Principal
+from ws_responses.upstreams.bodies import AppStore, Bodies, History, Prepare
+from ws_responses.upstreams.scope import InnerScope, route_path
+from ws_responses.validation import OpenCalls
+
+logger = logging.getLogger("ws_responses.connection")
+
+_PROBE_BODY_BYTES = 65536
+_REFUSALS = (401, 403)
+
+
+class ResponsesWebSocketMiddleware:
+    """Give an app with ``POST /v1/responses`` OpenAI's WebSocket mode.
+
+    Mount it outermost: ``app = ResponsesWebSocketMiddleware(app)``. Whatever lies outside of it and looks at HTTP requests
+    only (Starlette's ``BaseHTTPMiddleware``, for one) does not see the turns of a socket.
+
+    Args:
+        app: Any ASGI app.
+        path: Path or paths of the socket, below ``root_path``; matched exactly.
+        inner_path: Path of the app's HTTP route if it is another one.
+        history: What the app is given of a conversation: "replay" (all of it), "forward" (its own parent's id and what it
+            does not know) or "turn" (the delta; the handler reads the rest from ``current_turn()``).
+        app_store: "never" sends the app ``store: false``, so that a replayed conversation is not saved again and again.
+        drop_fields: Members of the frame that never reach the app.
+        prepare: Edits each inner body.
+        complete_response: Fill the members of response objects that strict clients demand.
+        open_calls: "app" leaves unanswered and unknown tool calls to the app.
+        store: Keeps ``store: true`` chains beyond their connection: "memory" (this process), a ``ResponseStore``, or None.
+        tenant: Names who owns the chains of a connection; by default a keyed hash of its credentials.
+        tenant_key: Key of that hash; give the same to all workers that share a store.
+        anonymous_tenant: Clients without credentials are strangers to each other ("connection") or one tenant ("shared").
+        authorize: Judges the upgrade and each turn; by default the app judges each turn by the handshake's headers.
+        probe: Ask the app's outer layers at the upgrade, by an inner GET, whether they refuse the client (401, 403).
+        allowed_origins: Browser origins let in, "*" for all; by default only pages of the same host.
+        keep_origin: Whether ``Origin`` reaches the app.
+        enabled: False answers upgrades by 426, upon which clients use HTTP.
+        limits: All bounds.
+        on_disconnect: "cancel" stops the app when its client has gone; a number lets it run for that many seconds more.
+        keepalive_s: Send an extension event (``ws_responses:keepalive``) after that much silence of a running turn. Off by
+            default: strict clients reject events that they do not know.
+        age_notice: Tell an idle client of the connection's age limit by an error frame before the close.
+        accept_wrapped: Take ``{"type": "response.create", "response": {...}}`` as well.
+        handshake_headers: Gives headers for the 101 answer.
+        on_close: Is told the ids that a closed connection leaves unresolvable on it.
+        hooks: Are told all facts.
+        clock: The clock of all time limits.
+
+    Raises:
+        ConfigurationError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        path: str | Sequence[str] = "/v1/responses",
+        inner_path: str | None = None,
+        history: History = "replay",
+        app_store: AppStore = "keep",
+        drop_fields: Iterable[str] = (),
+        prepare: Prepare | None = None,
+        complete_response: bool = False,
+        open_calls: OpenCalls = "check",
+        store: ResponseStore | Literal["memory"] | None = "memory",
+        tenant: TenantOf | None = None,
+        tenant_key: bytes | None = None,
+        anonymous_tenant: Literal["connection", "shared"] = "connection",
+        authorize: Authorize | None = None,
+        probe: bool = True,
+        allowed_origins: Sequence[str] | None = None,
+        keep_origin: bool = True,
+        enabled: bool = True,
+        limits: Limits | None = None,
+        on_disconnect: Literal["cancel"] | float = "cancel",
+        keepalive_s: float | None = None,
+        age_notice: bool = True,
+        accept_wrapped: bool = False,
+        handshake_headers: HandshakeHeaders | None = None,
+        on_close: OnClose | None = None,
+        hooks: Sequence[Hook] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not callable(app):
+            raise ConfigurationError("app must be an ASGI app")
+        if isinstance(store, str) and store != "memory":
+            raise ConfigurationError(f"store must be 'memory', a ResponseStore or None, not {store!r}")
+        if isinstance(on_disconnect, str) and on_disconnect != "cancel":
+            raise ConfigurationError(f"on_disconnect must be 'cancel' or seconds, not {on_disconnect!r}")
+        self.app = app
+        settings = Settings(
+            paths=(path,) if isinstance(path, str) else tuple(path),
+            inner_path=inner_path,
+            history=history,
+            app_store=app_store,
+            drop_fields=tuple(drop_fields),
+            prepare=prepare,
+            complete_response=complete_response,
+            open_calls=open_calls,
+            tenant=tenant,
+            anonymous_tenant=anonymous_tenant,
+            authorize=authorize,
+            probe=probe,
+            allowed_origins=None if allowed_origins is None else tuple(allowed_origins),
+            keep_origin=keep_origin,
+            enabled=enabled,
+            limits=limits or Limits(),
+            on_disconnect_s=None if isinstance(on_disconnect, str) else on_disconnect,
+            keepalive_s=keepalive_s,
+            age_notice=age_notice,
+            accept_wrapped=accept_wrapped,
+            handshake_headers=handshake_headers,
+            on_close=on_close,
+            clock=clock or MonotonicClock(),
+        )
+        self._settings = settings
+        self._registry = Registry(settings, Reporter(hooks), store, tenant_key)
+        self._bodies = Bodies(
+            history,
+            app_store=app_store,
+            drop_fields=settings.drop_fields,
+            prepare=prepare,
+            max_bytes=settings.limits.max_request_bytes,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope: ours if it is a socket on our path, else the app's, untouched."""
+        kind = scope["type"]
+        if kind == "websocket" and route_path(scope) in self._settings.paths:
+            await self._serve(scope, receive, send)
+        elif kind == "http" and scope["method"] == "DELETE" and self._deleted_id(scope) is not None:
+            await self.app(scope, receive, self._watch_delete(scope, send))
+        else:
+            await self.app(scope, receive, send)
+
+    # -- for operators -----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Enter the user's own lifespan; nothing needs to be opened."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Drain, then close the store."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Drain for the age grace at most, then close the store."""
+        await self.drain(self._settings.limits.age_grace_s)
+        if self._registry.store is not None:
+            await self._registry.store.aclose()
+
+    async def drain(self, timeout_s: float | None = None) -> bool:
+        """Refuse upgrades (503) and new turns, let running ones end, close all sockets with 1012.
+
+        For pre-stop hooks: servers cut sockets before the lifespan's shutdown.
+
+        Returns:
+            Whether all connections have ended within ``timeout_s`` seconds.
+        """
+        return await self._registry.drain(timeout_s)
+
+    def disconnect(self, tenant: str, reason: str = "disconnected") -> int:
+        """End all connections of a tenant with 1008 (a revoked key, for example); return how many there were."""
+        return self._registry.disconnect(tenant, reason)
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len(self._registry.connections)
+
+    @property
+    def running_turns(self) -> int:
+        """Number of turns in flight."""
+        return sum(len(connection.session.running) for connection in self._registry.connections)
+
+    @property
+    def history_bytes(self) -> int:
+        """Bytes of history kept in the process."""
+        return self._registry.ledger.process.used
+
+    # -- an upgrade --------------------------------------------------------------------------------------------------
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (await receive())["type"] != "websocket.connect":
+            return
+        handshake = Handshake(scope)
+        try:
+            self._guard(handshake)
+            self._registry.admit(None)
+            principal = await ask_authorize(self._registry, handshake, None)
+            tenant, anonymous = self._registry.tenant_of(handshake, principal.tenant if principal else None)
+            self._registry.admit(tenant)
+        except Refused as refusal:
+            await deny(scope, send, refusal)
+            self._report_denial(scope, refusal.status, refusal.code)
+            return
+        inner = InnerScope(scope, inner_path=self._settings.inner_path, keep_origin=self._settings.keep_origin)
+        if self._settings.probe and self._settings.authorize is None:
+            refused = await self._probe(inner)
+            if refused is not None:
+                status, headers, body = refused
+                await deny_with(scope, send, status, headers, body)
+                self._report_denial(scope, status, "app_refused")
+                return
+        await self._accept(handshake, inner, receive, send, tenant=tenant, anonymous=anonymous, principal=principal)
+
+    async def _accept(
+        self,
+        handshake: Handshake,
+        inner: InnerScope,
+        receive: Receive,
+        send: Send,
+        *,
+        tenant: str,
+        anonymous: bool,
+        principal: Principal | None,
+    ) -> None:
+        connection = Connection(
+            self._registry,
+            handshake,
+            receive,
+            send,
+            tenant=tenant,
+            anonymous=anonymous,
+            principal=principal,
+            upstream=AsgiUpstream(self.app, inner, self._bodies, self._settings.limits),
+        )
+        accept: dict[str, Any] = {"type": "websocket.accept", "headers": self._accept_headers(handshake)}
+        await send(accept)
+        await connection.run()
+
+    def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:
+        if self._settings.handshake_headers is None:
+            return []
+        given = self._settings.handshake_headers(handshake)
+        return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
+
+    def _guard(self, handshake: Handshake) -> None:
+        if not self._settings.enabled:
+            raise Refused(
+                "WebSocket mode is not available here; use HTTP.",
+                status=426,
+                code="upgrade_required",
+                headers={"connection": "close"},
+            )
+        if not handshake.origin_allowed(self._settings.allowed_origins):
+            raise Forbidden("This origin may not open a connection.", code="origin_not_allowed")
+
+    async def _probe(self, inner: InnerScope) -> tuple[int, list[tuple[bytes, bytes]], bytes] | None:
+        """Ask the app's outer layers; return their refusal, None for anything else."""
+        probe = _Probe()
+        with anyio.move_on_after(self._settings.limits.probe_timeout_s) as probe.scope:
+            try:
+                await self.app(inner.request(0, method="GET"), probe.receive, probe.send)
+            except Exception as error:  # noqa: BLE001 - only a refusal counts; the turns will tell what is broken
+                logger.debug("the probe at the upgrade failed: %s", type(error).__name__)
+        return probe.refusal
+
+    def _report_denial(self, scope: Scope, status: int, code: str) -> None:
+        self._registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))
+
+    # -- DELETE ------------------------------------------------------------------------------------------------------
+
+    def _deleted_id(self, scope: Scope) -> str | None:
+        base, _, response_id = route_path(scope).rpartition("/")
+        paths = (*self._settings.paths, self._settings.inner_path)
+        return response_id if response_id and base in paths else None
+
+    def _watch_delete(self, scope: Scope, send: Send) -> Send:
+        """Drop an id here as well when the app says that it is deleted, before the client hears of it."""
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start" and 200 <= message["status"] < 300:
+                await self._forget(scope)
+            await send(message)
+
+        return watch
+
+    async def _forget(self, scope: Scope) -> None:
+        response_id = self._deleted_id(scope)
+        handshake = Handshake(scope)
+        try:
+            principal = await ask_authorize(self._registry, handshake, None)
+        except Refused:
+            return  # not ours to judge: the app has let it pass, but we do not know who it is
+        tenant, _ = self._registry.tenant_of(handshake, principal.tenant if principal else None)
+        if response_id is not None:
+            await self._registry.forget(tenant, response_id)
+
+
+class _Probe:
+    """The client's side of the inner GET at the upgrade: stops the app as soon as the answer is known."""
+
+    def __init__(self) -> None:
+        self.scope: anyio.CancelScope
+        self.refusal: tuple[int, list[tuple[bytes, bytes]], bytes] | None = None
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = b""
+        self._asked = False
+
+    async def receive(self) -> Message:
+        if self._asked:
+            return {"type": "http.disconnect"}
+        self._asked = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = [
+                (bytes(name).lower(), bytes(value))
+                for name, value in message.get("headers", ())
+                if bytes(name).lower() in (b"www-authenticate", b"content-type", b"retry-after")
+            ]
+            if self._status not in _REFUSALS:
+                self.scope.cancel()
+        elif message["type"] == "http.response.body" and self._status in _REFUSALS:
+            self._body += bytes(message.get("body", b""))
+            if not message.get("more_body") or len(self._body) > _PROBE_BODY_BYTES:
+                self.refusal = (self._status, self._headers, self._body[:_PROBE_BODY_BYTES])
+                self.scope.cancel()

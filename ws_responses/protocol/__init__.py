@@ -1,0 +1,1 @@
+"""The wire and the state of a connection, without I/O."""

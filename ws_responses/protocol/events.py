@@ -1,0 +1,289 @@
+"""Frames in, events out: what is read of them, and the bytes that we write.
+
+A client frame is decoded once into its members as raw JSON. The members that the socket itself needs are typed; the rest
+goes to the app untouched and in order (duplicate keys: the last one wins). Errors name the member by path.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ws_responses.errors import InvalidRequest, InvalidStreamId, MalformedFrame, UnknownEvent, WireError
+
+CREATE: Final = "response.create"
+PROCESSED: Final = "response.processed"
+"""Codex's acknowledgement: taken, and answered by nothing."""
+
+CREATED: Final = "response.created"
+IN_PROGRESS: Final = "response.in_progress"
+ITEM_ADDED: Final = "response.output_item.added"
+ITEM_DONE: Final = "response.output_item.done"
+COMPLETED: Final = "response.completed"
+FAILED: Final = "response.failed"
+INCOMPLETE: Final = "response.incomplete"
+ERROR: Final = "error"
+TERMINAL: Final = frozenset({COMPLETED, FAILED, INCOMPLETE})
+LIFECYCLE: Final = frozenset({CREATED, IN_PROGRESS, "response.queued"}) | TERMINAL
+
+SOCKET_FIELDS: Final = frozenset({"type", "stream_id", "generate"})
+"""Members of the frame that belong to the socket and never reach the app."""
+
+IGNORED_FIELDS: Final = frozenset({"stream", "stream_options", "background"})
+"""Members that mean nothing on a socket: real clients send ``stream: true``."""
+
+MAX_ID_CHARS: Final = 2048
+"""Longest ``previous_response_id``: LiteLLM's ids have 441 characters."""
+
+_LANE = re.compile(r"[A-Za-z0-9_.\-]{1,256}\Z").match
+
+encode = msgspec.json.encode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_str = msgspec.json.Decoder(str).decode
+_decode_opt_str = msgspec.json.Decoder(str | None).decode
+_decode_opt_bool = msgspec.json.Decoder(bool | None).decode
+_decode_items = msgspec.json.Decoder(list[Raw]).decode
+_decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class ResponseCreate(Struct):
+    """One ``response.create`` frame.
+
+    Attributes:
+        body: Members for the app, raw and in order: no socket members, no ``previous_response_id``, no ``input``.
+        input: The items given, raw; empty if there were none.
+        text_input: The raw string if ``input`` was a string.
+        lane: ``stream_id``, or None for the default lane.
+        model: As sent.
+        previous_response_id: The parent's id.
+        warm_up: Nothing is to be generated (``generate: false`` or ``prompt_cache_options.prewarm``).
+        store: As sent; None if absent or null, which means true.
+        has_input: There was an ``input``, if only an empty one.
+        conversation: A ``conversation`` is named.
+        prompt: A ``prompt`` is named.
+        size: Characters of the frame, for the queue's bound.
+    """
+
+    body: dict[str, Raw]
+    input: Sequence[Raw]
+    text_input: Raw | None
+    has_input: bool
+    lane: str | None
+    model: str | None
+    previous_response_id: str | None
+    warm_up: bool
+    store: bool | None
+    conversation: bool
+    prompt: bool
+    size: int
+
+    @property
+    def stored(self) -> bool:
+        """Whether the response may be stored (absent means true)."""
+        return self.store is not False
+
+
+def decode_members(text: str | bytes) -> dict[str, Raw]:
+    """Return the members of a frame.
+
+    Raises:
+        MalformedFrame: The text is not one JSON object, is nested too deeply, or holds lone surrogates.
+    """
+    try:
+        return _decode_members(text)
+    except msgspec.ValidationError:
+        raise MalformedFrame("The frame must be a JSON object.", code="invalid_request") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise MalformedFrame(f"The frame is not valid JSON: {_reason(error)}") from None
+    except RecursionError:
+        raise MalformedFrame("The frame is nested too deeply.") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is not valid UTF-8"
+    return str(error).removeprefix("JSON is malformed: ")
+
+
+def event_type(members: Mapping[str, Raw]) -> str:
+    """Return the frame's ``type``.
+
+    Raises:
+        UnknownEvent: It is missing or not a string.
+    """
+    raw = members.get("type")
+    if raw is None:
+        raise UnknownEvent("The frame needs a 'type', for example 'response.create'.", param="type")
+    try:
+        return _decode_str(raw)
+    except msgspec.ValidationError:
+        raise UnknownEvent("The frame's 'type' must be a string.", param="type") from None
+
+
+def lane_of(members: Mapping[str, Raw]) -> str | None:
+    """Return the frame's lane, None for the default one.
+
+    Raises:
+        InvalidStreamId: ``stream_id`` is there but not a legal name (null is not one).
+    """
+    raw = members.get("stream_id")
+    if raw is None:
+        return None
+    try:
+        name = _decode_str(raw)
+    except msgspec.ValidationError:
+        raise InvalidStreamId from None
+    if _LANE(name) is None:
+        raise InvalidStreamId
+    return name
+
+
+def parse_create(members: dict[str, Raw], lane: str | None, size: int) -> ResponseCreate:
+    """Return the create that a frame's members spell out.
+
+    Args:
+        members: As :func:`decode_members` gave them; taken over by the result.
+        lane: As :func:`lane_of` gave it.
+        size: Size of the frame, in bytes or characters.
+
+    Raises:
+        MalformedFrame: A member that the socket needs has the wrong type.
+    """
+    model = _typed(members, "model", _decode_opt_str, "a string or null")
+    parent = _typed(members, "previous_response_id", _decode_opt_str, "a string or null")
+    generate = _typed(members, "generate", _decode_opt_bool, "a boolean")
+    store = _typed(members, "store", _decode_opt_bool, "a boolean or null")
+    background = _typed(members, "background", _decode_opt_bool, "a boolean")
+    if background:
+        raise MalformedFrame(
+            "Background responses are not available over a WebSocket.", param="background", code="invalid_request"
+        )
+    conversation = _given(members, "conversation")
+    if parent == "":
+        parent = None
+    if parent is not None and len(parent) > MAX_ID_CHARS:
+        raise MalformedFrame(
+            f"The 'previous_response_id' must have at most {MAX_ID_CHARS} characters.",
+            param="previous_response_id",
+            code="invalid_request",
+        )
+    if parent is not None and conversation:
+        raise MalformedFrame(
+            "The fields 'previous_response_id' and 'conversation' exclude each other.",
+            param="conversation",
+            code="invalid_request",
+        )
+    items, text = _input(members)
+    warm_up = generate is False or _prewarms(members)
+    prompt = _given(members, "prompt")
+    has_input = _given(members, "input")
+    for name in ("input", "previous_response_id", *SOCKET_FIELDS, *IGNORED_FIELDS):
+        members.pop(name, None)
+    return ResponseCreate(
+        body=members,
+        input=items,
+        text_input=text,
+        has_input=has_input,
+        lane=lane,
+        model=model,
+        previous_response_id=parent,
+        warm_up=warm_up,
+        store=store,
+        conversation=conversation,
+        prompt=prompt,
+        size=size,
+    )
+
+
+def _given(members: Mapping[str, Raw], name: str) -> bool:
+    return _first(members.get(name)) not in (b"", b"n")
+
+
+def _typed(members: Mapping[str, Raw], name: str, decode: Any, expected: str) -> Any:
+    raw = members.get(name)
+    if raw is None:
+        return None
+    try:
+        return decode(raw)
+    except msgspec.ValidationError:
+        raise MalformedFrame(f"The field '{name}' must be {expected}.", param=name, code="invalid_request") from None
+
+
+def _first(raw: Raw | None) -> bytes:
+    return b"" if raw is None else bytes(memoryview(raw)[:1])
+
+
+def _input(members: Mapping[str, Raw]) -> tuple[Sequence[Raw], Raw | None]:
+    raw = members.get("input")
+    first = _first(raw)
+    if raw is None or first == b"n":
+        return (), None
+    if first == b'"':
+        return (), raw
+    try:
+        return _decode_items(raw), None
+    except msgspec.ValidationError:
+        raise MalformedFrame(
+            "The field 'input' must be a string or an array of items.", param="input", code="invalid_request"
+        ) from None
+
+
+def _prewarms(members: Mapping[str, Raw]) -> bool:
+    raw = members.get("prompt_cache_options")
+    if raw is None:
+        return False
+    try:
+        return bytes(_decode_object(raw).get("prewarm", b"")) == b"true"
+    except msgspec.ValidationError:
+        return False  # the app judges what it alone understands
+
+
+# --- what we write --------------------------------------------------------------------------------------------------
+
+
+class EventHead(Struct, gc=False):
+    """What the relay reads of an app's event; the rest is skipped unread."""
+
+    type: str
+    sequence_number: int | UnsetType | None = UNSET
+    item_id: str | UnsetType | None = UNSET
+    output_index: int | UnsetType | None = UNSET
+    content_index: int | UnsetType | None = UNSET
+    stream_id: Raw | UnsetType = UNSET
+
+
+decode_event_head = msgspec.json.Decoder(EventHead).decode
+
+
+def encode_error(error: WireError, *, stream_id: str | None = None, sequence_number: int = 0) -> bytes:
+    """Return the ``error`` frame of a failure (one nested envelope, always with ``status`` and a string ``code``).
+
+    Headers go where each client looks for them: on top (Codex, opencode) and in ``error`` (pydantic-ai).
+    """
+    body: dict[str, Any] = {
+        **error.extra,
+        "type": error.type,
+        "code": error.code,
+        "message": error.message,
+        "param": error.param,
+    }
+    frame: dict[str, Any] = {"type": ERROR, "status": error.status, "sequence_number": sequence_number, "error": body}
+    if error.headers:
+        body["headers"] = dict(error.headers)
+        frame["headers"] = dict(error.headers)
+    if stream_id is not None:
+        frame["stream_id"] = stream_id
+    return encode(frame)
+
+
+def not_an_event(kind: str) -> UnknownEvent:
+    """Return the error for a frame whose type we do not serve."""
+    shown = kind if len(kind) <= 64 else kind[:64] + "..."
+    return UnknownEvent(f"Unknown event type {shown!r}. This endpoint serves 'response.create'.", param="type")
+
+
+def invalid(message: str, param: str) -> InvalidRequest:
+    """Return a 400 for a field of a turn that has begun to run."""
+    return InvalidRequest(message, param=param)

@@ -1,0 +1,543 @@
+"""The state of one connection, without I/O: frames and facts in, actions out.
+
+The session never looks at a clock, draws no random number but from its id factory, and never raises for a bad peer: what
+the peer does wrong becomes an error frame. The legal moves are the two tables below and nothing else; an absent entry is
+a bug of the caller and raises :class:`~ws_responses.errors.LocalProtocolError`.
+
+A shell calls one input at a time and carries out the returned actions in order, before the next input:
+
+* ``frame_received``: a client frame arrived.
+* ``turn_event`` / ``turn_ended``: the upstream of a running turn sent something, or the turn is over.
+* ``tick``: time passed; ``next_deadline`` says when the next one is wanted.
+* ``retire``: no new turns from now on (age, drain).
+* ``peer_gone``: the socket is closed.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ws_responses.errors import (
+    ConnectionLimitReached,
+    LocalProtocolError,
+    MalformedFrame,
+    QueueFull,
+    StreamLimitReached,
+    UpstreamTimeout,
+    WireError,
+)
+from ws_responses.limits import Limits
+from ws_responses.protocol import events
+from ws_responses.protocol.events import ResponseCreate, encode_error
+
+
+class SessionPhase(enum.Enum):
+    """Life of a connection."""
+
+    OPEN = "open"
+    RETIRING = "retiring"
+    """No new turns; running ones end, then the socket is closed."""
+    CLOSING = "closing"
+    """Our close is on its way."""
+    CLOSED = "closed"
+
+
+class SessionInput(enum.Enum):
+    """What moves a connection on."""
+
+    RETIRE = "retire"
+    CLOSE = "close"
+    GONE = "gone"
+
+
+class TurnPhase(enum.Enum):
+    """Life of a turn."""
+
+    QUEUED = "queued"
+    """Waits for its lane or for a running turn to end."""
+    RUNNING = "running"
+    """Handed to the upstream; nothing was sent yet: a failure is an ``error`` frame."""
+    STREAMING = "streaming"
+    """``response.created`` was sent: a failure is a ``response.failed``."""
+    ENDED = "ended"
+
+
+class TurnInput(enum.Enum):
+    """What moves a turn on."""
+
+    START = "start"
+    EVENT = "event"
+    END = "end"
+
+
+SESSION_TABLE: Final[dict[SessionPhase, dict[SessionInput, SessionPhase]]] = {
+    SessionPhase.OPEN: {
+        SessionInput.RETIRE: SessionPhase.RETIRING,
+        SessionInput.CLOSE: SessionPhase.CLOSING,
+        SessionInput.GONE: SessionPhase.CLOSED,
+    },
+    SessionPhase.RETIRING: {
+        SessionInput.CLOSE: SessionPhase.CLOSING,
+        SessionInput.GONE: SessionPhase.CLOSED,
+    },
+    SessionPhase.CLOSING: {SessionInput.GONE: SessionPhase.CLOSED},
+    SessionPhase.CLOSED: {},
+}
+
+TURN_TABLE: Final[dict[TurnPhase, dict[TurnInput, TurnPhase]]] = {
+    TurnPhase.QUEUED: {TurnInput.START: TurnPhase.RUNNING, TurnInput.END: TurnPhase.ENDED},
+    TurnPhase.RUNNING: {TurnInput.EVENT: TurnPhase.STREAMING, TurnInput.END: TurnPhase.ENDED},
+    TurnPhase.STREAMING: {TurnInput.EVENT: TurnPhase.STREAMING, TurnInput.END: TurnPhase.ENDED},
+    TurnPhase.ENDED: {},
+}
+
+
+class Lane:
+    """One ``stream_id``, or the default lane (``name`` None): its running turn and those waiting behind it."""
+
+    __slots__ = ("name", "queue", "running")
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.running: Turn | None = None
+        self.queue: deque[Turn] = deque()
+
+
+class Turn:
+    """One accepted create, to its end.
+
+    Attributes:
+        id: Our own id of the turn, unique in the process.
+        create: The frame.
+        lane: Where it runs.
+        phase: See :class:`TurnPhase`.
+        heard: Number of signs of life of the upstream; the shell counts it up, also for comments.
+        pin: For the shell: what keeps a fork's parent alive while the turn waits.
+    """
+
+    __slots__ = ("create", "heard", "heard_at", "id", "kept_alive_at", "lane", "order", "phase", "pin", "seen")
+
+    def __init__(self, id: str, create: ResponseCreate, lane: Lane, order: int) -> None:  # noqa: A002 - the word
+        self.id = id
+        self.create = create
+        self.lane = lane
+        self.order = order
+        self.phase = TurnPhase.QUEUED
+        self.pin: Any = None
+        self.heard = 0
+        self.seen = 0
+        self.heard_at = 0.0
+        self.kept_alive_at = 0.0
+
+    def move(self, stimulus: TurnInput) -> None:
+        """Change the phase by the table."""
+        try:
+            self.phase = TURN_TABLE[self.phase][stimulus]
+        except KeyError:
+            raise LocalProtocolError(f"turn {self.id}: {stimulus.name} is illegal when {self.phase.name}") from None
+
+
+# --- actions --------------------------------------------------------------------------------------------------------
+
+
+class Send(Struct, frozen=True):
+    """Write this frame."""
+
+    frame: bytes
+
+
+class StartTurn(Struct, frozen=True):
+    """Run this turn; call ``turn_ended`` when it is over."""
+
+    turn: Turn
+
+
+class TurnQueued(Struct, frozen=True):
+    """This turn waits; if it forks another lane's response, keep that alive for it."""
+
+    turn: Turn
+
+
+class AbortTurn(Struct, frozen=True):
+    """Stop this running turn. ``error`` is what the client is told, None if nobody listens any more."""
+
+    turn: Turn
+    error: WireError | None
+
+
+class DropTurn(Struct, frozen=True):
+    """This turn will never start: release what is kept for it."""
+
+    turn: Turn
+
+
+class KeepAlive(Struct, frozen=True):
+    """Send this turn's lane a sign of life."""
+
+    turn: Turn
+
+
+class Close(Struct, frozen=True):
+    """Close the socket."""
+
+    code: int
+    reason: str
+
+
+Action = Send | StartTurn | TurnQueued | AbortTurn | DropTurn | KeepAlive | Close
+Actions = Sequence[Action]
+NOTHING: Final[Actions] = ()
+
+
+class Retirement(Struct, frozen=True):
+    """Why a connection takes no more turns, and how it ends.
+
+    Attributes:
+        error: What further creates are told.
+        notice: Send ``error`` once more right before the close.
+        close_code: WebSocket close code.
+        reason: Close reason.
+        deadline: When turns that still run are aborted.
+    """
+
+    error: WireError
+    notice: bool
+    close_code: int
+    reason: str
+    deadline: float
+
+
+class Session:
+    """Protocol state of one connection.
+
+    Args:
+        limits: The bounds.
+        now: Present time, in seconds of a monotonic clock.
+        turn_ids: Makes ids of turns.
+        accept_wrapped: Take ``{"type": "response.create", "response": {...}}`` as well.
+        keepalive_s: Silence of a running turn after which ``KeepAlive`` is wanted; None for never.
+        age_notice: Tell an idle client of the age limit by an error frame before the close.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        now: float,
+        turn_ids: Callable[[], str],
+        accept_wrapped: bool = False,
+        keepalive_s: float | None = None,
+        age_notice: bool = True,
+    ) -> None:
+        self.limits = limits
+        self.phase = SessionPhase.OPEN
+        self.lanes: dict[str | None, Lane] = {None: Lane(None)}
+        self.running: list[Turn] = []
+        self.queued_creates = 0
+        self.queued_bytes = 0
+        self.turns_started = 0
+        self._turn_ids = turn_ids
+        self._accept_wrapped = accept_wrapped
+        self._keepalive_s = keepalive_s
+        self._age_notice = age_notice
+        self._opened_at = now
+        self._active_at = now
+        self._ticked_at = now
+        self._orders = 0
+        self._retirement: Retirement | None = None
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def frame_received(self, data: str | bytes, now: float) -> Actions:
+        """Take one client frame, text or binary."""
+        if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
+            return NOTHING
+        self._active_at = now
+        size = len(data)
+        if size > self.limits.max_frame_bytes or (
+            size * 3 > self.limits.max_frame_bytes and _utf8_length(data) > self.limits.max_frame_bytes
+        ):
+            return self._close(1009, f"frame above {self.limits.max_frame_bytes} bytes")
+        lane_name = None
+        try:
+            members = events.decode_members(_text(data))
+            kind = events.event_type(members)
+            if kind == events.PROCESSED:
+                return NOTHING
+            lane_name = events.lane_of(members)
+            if kind != events.CREATE:
+                raise events.not_an_event(kind)
+            if "response" in members:
+                members = self._unwrap(members)
+            create = events.parse_create(members, lane_name, size)
+            return self._accept(create, now)
+        except WireError as error:
+            return (Send(encode_error(error, stream_id=lane_name)),)
+
+    def turn_event(self, turn: Turn) -> None:
+        """Note that an event of ``turn`` goes to the client (not needed again for the deltas that follow)."""
+        turn.move(TurnInput.EVENT)
+
+    def turn_ended(self, turn: Turn, now: float) -> Actions:
+        """Free the lane of a turn that is over; its closing event was or will be written by the caller."""
+        turn.move(TurnInput.END)
+        lane = turn.lane
+        if lane.running is not turn:
+            raise LocalProtocolError(f"turn {turn.id} does not run on its lane")
+        lane.running = None
+        self.running.remove(turn)
+        self._active_at = now
+        if self.phase is SessionPhase.RETIRING:
+            return self._finish() if not self.running else NOTHING
+        if not self.queued_creates:
+            return NOTHING
+        return self._start_waiting(now)
+
+    def peer_gone(self) -> Actions:
+        """The socket is closed: stop all turns; nobody is told anything."""
+        if self.phase is SessionPhase.CLOSED:
+            return NOTHING
+        self._move(SessionInput.GONE)
+        return (*self._drop_queued(), *(AbortTurn(turn, None) for turn in self.running))
+
+    def retire(
+        self,
+        now: float,
+        *,
+        error: WireError,
+        close_code: int,
+        reason: str,
+        grace_s: float,
+        notice: bool = False,
+    ) -> Actions:
+        """Take no more turns; close when the running ones have ended or ``grace_s`` has passed."""
+        if self.phase is not SessionPhase.OPEN:
+            return NOTHING
+        self._move(SessionInput.RETIRE)
+        self._retirement = Retirement(error, notice, close_code, reason, now + grace_s)
+        refused: list[Action] = []
+        for action in self._drop_queued():
+            refused += (action, Send(encode_error(error, stream_id=action.turn.lane.name)))
+        if self.running:
+            return refused
+        return (*refused, *self._finish())
+
+    def close(self, code: int, reason: str, *, error: WireError | None = None) -> Actions:
+        """Close at once; running turns are told ``error`` first, if there is one."""
+        if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
+            return NOTHING
+        return self._close(code, reason, error)
+
+    def tick(self, now: float, blocked_since: float | None = None) -> Actions:
+        """Look at all time limits.
+
+        Args:
+            now: Present time.
+            blocked_since: Since when a write waits for the client, None if none does. The upstream's own time limits
+                stand still meanwhile: it is not its fault.
+        """
+        if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
+            return NOTHING
+        limits = self.limits
+        self._ticked_at = now
+        if blocked_since is not None:
+            if limits.send_timeout_s is not None and now - blocked_since >= limits.send_timeout_s:
+                return self._close(1008, "client does not read")
+            for turn in self.running:
+                turn.heard_at = now
+        actions: list[Action] = []
+        age = limits.max_connection_age_s
+        if self._retirement is None and age is not None and now - self._opened_at >= age:
+            notice = self._age_notice or bool(self.running)
+            error = ConnectionLimitReached(age)
+            actions += self.retire(
+                now, error=error, close_code=1001, reason=error.message, grace_s=limits.age_grace_s, notice=notice
+            )
+        if self._retirement is not None and self.running and now >= self._retirement.deadline:
+            actions += [AbortTurn(turn, self._retirement.error) for turn in self.running]
+            return actions
+        for turn in self.running:
+            actions += self._watch(turn, now)
+        idle = limits.idle_timeout_s
+        if idle is not None and not self.running and self.phase is SessionPhase.OPEN and now - self._active_at >= idle:
+            actions += self._close(1001, "idle")
+        return actions
+
+    def next_deadline(self) -> float:
+        """When the next ``tick`` is wanted (``inf``: never)."""
+        limits = self.limits
+        deadline = float("inf")
+        if self._retirement is not None:
+            deadline = self._retirement.deadline
+        elif limits.max_connection_age_s is not None:
+            deadline = self._opened_at + limits.max_connection_age_s
+        if not self.running:
+            if limits.idle_timeout_s is not None:
+                deadline = min(deadline, self._active_at + limits.idle_timeout_s)
+            return deadline
+        for turn in self.running:
+            for base, span in (
+                (turn.heard_at, self._patience(turn)),
+                (max(turn.heard_at, turn.kept_alive_at), self._keepalive_s),
+            ):
+                if span is not None:
+                    # Events bear no time stamp (that would cost a clock reading each): a tick sees that some came since
+                    # the last one. Four looks in a span keep the error below a quarter of it.
+                    deadline = min(deadline, base + span, self._ticked_at + span / 4)
+        return deadline
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _unwrap(self, members: dict[str, Any]) -> dict[str, Any]:
+        if not self._accept_wrapped:
+            raise MalformedFrame(
+                "The frame must be flat: put the fields of the request beside 'type', not inside 'response'.",
+                param="response",
+                code="invalid_request",
+            )
+        envelope = members.keys() - {"type", "response", "stream_id", "generate"}
+        if envelope:
+            raise MalformedFrame(
+                "The frame is both flat and wrapped: send its fields beside 'type' or inside 'response', not both.",
+                param=min(envelope),
+                code="invalid_request",
+            )
+        try:
+            inner = events.decode_members(bytes(members["response"]))
+        except MalformedFrame:
+            raise MalformedFrame(
+                "The field 'response' must be an object.", param="response", code="invalid_request"
+            ) from None
+        return {**inner, **{name: members[name] for name in ("type", "stream_id", "generate") if name in members}}
+
+    def _accept(self, create: ResponseCreate, now: float) -> Actions:
+        if self._retirement is not None:
+            raise self._retirement.error
+        lane = self._lane(create.lane)
+        turn = Turn(self._turn_ids(), create, lane, self._orders)
+        if lane.running is None and not lane.queue and len(self.running) < self.limits.max_running_turns:
+            self._orders += 1
+            return (self._start(turn, now),)
+        limits = self.limits
+        if self.queued_creates >= limits.max_queued_creates:
+            raise QueueFull(f"{self.queued_creates} requests wait on this connection already; that is its limit.")
+        if self.queued_bytes + create.size > limits.max_queued_bytes:
+            raise QueueFull(f"The requests waiting on this connection would exceed {limits.max_queued_bytes} bytes.")
+        self._orders += 1
+        lane.queue.append(turn)
+        self.queued_creates += 1
+        self.queued_bytes += create.size
+        return (TurnQueued(turn),)
+
+    def _lane(self, name: str | None) -> Lane:
+        lane = self.lanes.get(name)
+        if lane is None:
+            if len(self.lanes) - 1 >= self.limits.max_lanes:
+                raise StreamLimitReached(self.limits.max_lanes)
+            lane = self.lanes[name] = Lane(name)
+        return lane
+
+    def _start(self, turn: Turn, now: float) -> StartTurn:
+        turn.move(TurnInput.START)
+        turn.lane.running = turn
+        turn.heard_at = now
+        self.running.append(turn)
+        self.turns_started += 1
+        return StartTurn(turn)
+
+    def _start_waiting(self, now: float) -> Actions:
+        started: list[Action] = []
+        while len(self.running) < self.limits.max_running_turns:
+            waiting = [lane for lane in self.lanes.values() if lane.queue and lane.running is None]
+            if not waiting:
+                break
+            lane = min(waiting, key=lambda lane: lane.queue[0].order)
+            started.append(self._start(self._unqueue(lane), now))
+        return started
+
+    def _unqueue(self, lane: Lane) -> Turn:
+        turn = lane.queue.popleft()
+        self.queued_creates -= 1
+        self.queued_bytes -= turn.create.size
+        return turn
+
+    def _drop_queued(self) -> Iterable[DropTurn]:
+        dropped = []
+        for lane in self.lanes.values():
+            while lane.queue:
+                turn = self._unqueue(lane)
+                turn.move(TurnInput.END)
+                dropped.append(turn)
+        return [DropTurn(turn) for turn in sorted(dropped, key=lambda turn: turn.order)]
+
+    def _patience(self, turn: Turn) -> float | None:
+        limits = self.limits
+        return limits.event_timeout_s if turn.heard else limits.first_event_timeout_s
+
+    def _watch(self, turn: Turn, now: float) -> Iterable[Action]:
+        if turn.heard != turn.seen:
+            turn.seen = turn.heard
+            turn.heard_at = now
+            return ()
+        silence = now - turn.heard_at
+        patience = self._patience(turn)
+        if patience is not None and silence >= patience:
+            what = "sent no event" if turn.heard else "did not answer"
+            return (AbortTurn(turn, UpstreamTimeout(f"The upstream {what} for {patience:g} s.")),)
+        quiet_since = max(turn.heard_at, turn.kept_alive_at)
+        if self._keepalive_s is not None and now - quiet_since >= self._keepalive_s:
+            turn.kept_alive_at = now
+            return (KeepAlive(turn),)
+        return ()
+
+    def _finish(self) -> Actions:
+        retirement = self._retirement
+        assert retirement is not None
+        close = self._close(retirement.close_code, retirement.reason)
+        if retirement.notice:
+            return (Send(encode_error(retirement.error)), *close)
+        return close
+
+    def _close(self, code: int, reason: str, error: WireError | None = None) -> Actions:
+        self._move(SessionInput.CLOSE)
+        dropped = self._drop_queued()
+        return (*dropped, *(AbortTurn(turn, error) for turn in self.running), Close(code, reason))
+
+    def _move(self, stimulus: SessionInput) -> None:
+        try:
+            self.phase = SESSION_TABLE[self.phase][stimulus]
+        except KeyError:
+            raise LocalProtocolError(f"{stimulus.name} is illegal when {self.phase.name}") from None
+
+
+def _text(data: str | bytes) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise MalformedFrame("The binary frame is not valid UTF-8.") from None
+
+
+def _utf8_length(data: str | bytes) -> int:
+    if isinstance(data, bytes) or data.isascii():
+        return len(data)
+    return len(data.encode("utf-8", "surrogatepass"))
+
+
+CLOSE_REASON_BYTES: Final = 123
+"""RFC 6455, 5.5: a control frame has at most 125 bytes, two of which are the code."""
+
+
+def legal_close(code: int, reason: str) -> tuple[int, str]:
+    """Return a code and a reason that may be put on the wire.
+
+    Reserved codes (RFC 6455, 7.4) become 1011; the reason is cut at a code point, below the frame's limit.
+    """
+    if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
+        code = 1011
+    cut = reason.encode("utf-8", "replace")[:CLOSE_REASON_BYTES]
+    return code, cut.decode("utf-8", "ignore")

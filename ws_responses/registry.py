@@ -1,0 +1,190 @@
+"""What the connections of one middleware share: budgets, store, counters, and the operator's reach to all of them."""
+
+import logging
+import secrets
+from collections.abc import Awaitable
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+from msgspec.structs import replace
+
+from ws_responses.errors import ConnectionsExhausted, Unavailable, WireError
+from ws_responses.handshake import Handshake
+from ws_responses.instrumentation import Reporter, StoreFailed
+from ws_responses.settings import Settings
+from ws_responses.state.budget import Ledger
+from ws_responses.state.node import Record, ResponseNode
+from ws_responses.state.store import InProcessStore, ResponseStore, StoreKey
+
+if TYPE_CHECKING:
+    from ws_responses.connection import Connection
+
+logger = logging.getLogger("ws_responses.store")
+
+T = TypeVar("T")
+
+ANONYMOUS = "anonymous"
+"""Tenant of all clients without credentials, with ``anonymous_tenant="shared"``."""
+
+
+class Registry:
+    """Shared state of a middleware; made with it, without a running loop.
+
+    Args:
+        settings: The options.
+        reporter: Where facts go.
+        store: Keeps ``store: true`` chains; "memory" for the in-process one, None for none.
+        tenant_key: Key of the hash that names tenants; give the same to all workers that share a store.
+    """
+
+    def __init__(
+        self, settings: Settings, reporter: Reporter, store: ResponseStore | str | None, tenant_key: bytes | None
+    ) -> None:
+        self.settings = settings
+        self.reporter = reporter
+        self.ledger = Ledger(settings.limits.max_process_bytes, settings.limits.max_tenant_bytes)
+        self.store: ResponseStore | None = (
+            InProcessStore(self.ledger, settings.clock.now) if isinstance(store, str) else store
+        )
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self._tenant_key = tenant_key or secrets.token_bytes(32)
+        self._turns = count(1)
+        self._turn_prefix = f"turn_{secrets.token_hex(6)}_"
+        self._emptied: anyio.Event | None = None
+
+    # -- ids ---------------------------------------------------------------------------------------------------------
+
+    def new_id(self, kind: str) -> str:
+        """Return an unguessable id."""
+        return f"{kind}_{secrets.token_hex(16)}"
+
+    def new_turn_id(self) -> str:
+        """Return an id of a turn, unique over processes."""
+        return f"{self._turn_prefix}{next(self._turns)}"
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def admit(self, tenant: str | None) -> None:
+        """Refuse a further connection if there are too many.
+
+        Args:
+            tenant: None before it is known.
+
+        Raises:
+            Unavailable: The process is draining.
+            ConnectionsExhausted: Of the process, or of the tenant.
+        """
+        limits = self.settings.limits
+        if self.draining:
+            raise Unavailable("This server is shutting down. Connect again.", headers={"retry-after": "1"})
+        if limits.max_connections is not None and self.ledger.connections >= limits.max_connections:
+            raise ConnectionsExhausted("Too many open connections to this server.", headers={"retry-after": "5"})
+        if tenant is None or limits.max_tenant_connections is None:
+            return
+        account = self.ledger.account(tenant)
+        if account.connections >= limits.max_tenant_connections:
+            raise ConnectionsExhausted("Too many open connections with this credential.", headers={"retry-after": "5"})
+
+    def add(self, connection: "Connection") -> None:
+        """Count a connection."""
+        self.connections.add(connection)
+        connection.account.connections += 1
+        self.ledger.connections += 1
+
+    def remove(self, connection: "Connection") -> None:
+        """Count a connection no more."""
+        self.connections.discard(connection)
+        connection.account.connections -= 1
+        self.ledger.connections -= 1
+        self.ledger.settle(connection.tenant)
+        if self._emptied is not None and not self.connections:
+            self._emptied.set()
+
+    def tenant_of(self, handshake: Handshake, principal_tenant: str | None) -> tuple[str, bool]:
+        """Return who owns the chains of a connection, and whether that is the connection alone."""
+        settings = self.settings
+        named = principal_tenant
+        if named is None and settings.tenant is not None:
+            named = settings.tenant(handshake)
+        if named is None:
+            named = handshake.credentials_tenant(self._tenant_key)
+        if named is not None:
+            return named, False
+        if settings.anonymous_tenant == "shared":
+            return ANONYMOUS, False
+        return self.new_id("anonymous"), True
+
+    async def drain(self, timeout_s: float | None) -> bool:
+        """Refuse new connections and turns, and wait for the open ones to end.
+
+        Returns:
+            Whether all have ended in time.
+        """
+        self.draining = True
+        for connection in list(self.connections):
+            connection.retire()
+        with anyio.move_on_after(float("inf") if timeout_s is None else timeout_s):
+            while self.connections:
+                self._emptied = anyio.Event()
+                await self._emptied.wait()
+        return not self.connections
+
+    def disconnect(self, tenant: str, reason: str) -> int:
+        """End all connections of a tenant; return how many there were."""
+        theirs = [connection for connection in self.connections if connection.tenant == tenant]
+        for connection in theirs:
+            connection.disconnect(reason)
+        return len(theirs)
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    async def append(self, node: ResponseNode) -> None:
+        """Write a node; a failure is reported, the turn goes on."""
+        assert self.store is not None
+        key = StoreKey(node.tenant, node.id)
+        parent = None if node.record.parent_id is None else StoreKey(node.tenant, node.record.parent_id)
+        await self._bounded("append", self.store.append(key, node.record, parent, self.settings.limits.store_ttl_s))
+
+    async def load(self, connection: "Connection", response_id: str, lane: str | None) -> ResponseNode | None:
+        """Return a stored node with its chain; a store that fails or is late is a miss."""
+        assert self.store is not None
+        records = await self._bounded("load", self.store.load(StoreKey(connection.tenant, response_id)))
+        node: ResponseNode | None = None
+        for record in records or ():
+            known = connection.cache.get(record.id)
+            if known is None:
+                charged = self._charged(connection, record)
+                if charged is None:
+                    return None
+                known = ResponseNode(charged, node, tenant=connection.tenant, lane=lane)
+            node = known
+        return node
+
+    def _charged(self, connection: "Connection", record: Record) -> Record | None:
+        if record.budgets:
+            return record
+        budgets = connection.reserve(record.size, stored=False)
+        return None if budgets is None else replace(record, budgets=budgets)
+
+    async def forget(self, tenant: str, response_id: str) -> None:
+        """Drop an id everywhere here, because its owner deleted it; descendants stay."""
+        for connection in self.connections:
+            if connection.tenant == tenant:
+                connection.cache.discard(response_id)
+        if self.store is not None:
+            await self._bounded("delete", self.store.delete(StoreKey(tenant, response_id)))
+
+    async def _bounded(self, operation: str, work: Awaitable[T]) -> T | None:
+        try:
+            with anyio.move_on_after(self.settings.limits.store_timeout_s) as scope:
+                return await work
+        except WireError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a store's failure is reported, never the turn's end
+            self.reporter.report(StoreFailed(operation=operation, error=f"{type(error).__name__}: {error}"))
+            return None
+        if scope.cancelled_caught:
+            self.reporter.report(StoreFailed(operation=operation, error="late"))
+        return None

@@ -1,0 +1,83 @@
+"""The options of a middleware, checked once."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from ws_responses.clock import Clock
+from ws_responses.errors import ConfigurationError
+from ws_responses.handshake import Handshake
+from ws_responses.limits import Limits
+from ws_responses.upstreams.base import Principal
+from ws_responses.upstreams.bodies import AppStore, History, Prepare
+from ws_responses.validation import OpenCalls
+
+Authorize = Callable[[Handshake, str | None], Principal | Awaitable[Principal | None] | None]
+"""Judges a connection (model None, at the upgrade) and each of its turns (with the turn's model).
+
+Returns who it is; None, or raising :class:`~ws_responses.errors.Refused`, turns it away."""
+
+TenantOf = Callable[[Handshake], str | None]
+"""Names who owns the chains of a connection; None keeps the default."""
+
+HandshakeHeaders = Callable[[Handshake], Iterable[tuple[str, str]]]
+"""Gives headers for the 101 answer (some servers ignore them: granian, daphne)."""
+
+OnClose = Callable[[Sequence[str]], None]
+"""Is told the response ids that a closed connection leaves unresolvable on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What :class:`~ws_responses.ResponsesWebSocketMiddleware` was asked to do; its docstring explains each."""
+
+    paths: tuple[str, ...]
+    inner_path: str | None
+    history: History
+    app_store: AppStore
+    drop_fields: tuple[str, ...]
+    prepare: Prepare | None
+    complete_response: bool
+    open_calls: OpenCalls
+    tenant: TenantOf | None
+    anonymous_tenant: Literal["connection", "shared"]
+    authorize: Authorize | None
+    probe: bool
+    allowed_origins: tuple[str, ...] | None
+    keep_origin: bool
+    enabled: bool
+    limits: Limits
+    on_disconnect_s: float | None
+    keepalive_s: float | None
+    age_notice: bool
+    accept_wrapped: bool
+    handshake_headers: HandshakeHeaders | None
+    on_close: OnClose | None
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        _one_of("history", self.history, ("replay", "forward", "turn"))
+        _one_of("app_store", self.app_store, ("keep", "never"))
+        _one_of("open_calls", self.open_calls, ("check", "app"))
+        _one_of("anonymous_tenant", self.anonymous_tenant, ("connection", "shared"))
+        for path in (*self.paths, *(() if self.inner_path is None else (self.inner_path,))):
+            if not path.startswith("/"):
+                raise ConfigurationError(f"a path must begin with '/', not {path!r}")
+        if not self.paths:
+            raise ConfigurationError("path names no path")
+        if self.keepalive_s is not None and self.keepalive_s <= 0:
+            raise ConfigurationError(f"keepalive_s must be positive, not {self.keepalive_s!r}")
+        if self.on_disconnect_s is not None and self.on_disconnect_s < 0:
+            raise ConfigurationError("on_disconnect must be 'cancel' or a number of seconds that is not negative")
+        for origin in self.allowed_origins or ():
+            parts = urlsplit(origin)
+            if origin != "*" and not (parts.scheme and parts.netloc and not parts.path.strip("/")):
+                raise ConfigurationError(
+                    f"allowed_origins takes origins such as 'https://example.com', or '*', not {origin!r}"
+                )
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigurationError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")

@@ -1,0 +1,1 @@
+"""What is kept of a conversation, for how long, and at whose cost."""

@@ -1,0 +1,124 @@
+"""Who pays for the bytes that history keeps, and what goes when they run out.
+
+A charge lives exactly as long as the record that it is for: the record gives its bytes back when its last holder lets go of
+it (CPython's reference counting makes that immediate). So charged bytes are reachable bytes, with no book-keeping beside
+the objects themselves. A budget that would be exceeded evicts the least recently used leaves of its caches first.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Protocol
+
+
+class Budget:
+    """A number of bytes and what is used of it."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether ``size`` more bytes fit."""
+        return self.used + size <= self.limit
+
+
+class Evictable(Protocol):
+    """A cache whose least recently used leaf can be dropped."""
+
+    def oldest(self) -> int | None:
+        """Return when the least recently used leaf that may go was used (a ``Ledger.use`` number), None if none may."""
+
+    def evict(self) -> None:
+        """Drop that leaf."""
+
+
+class TenantAccount:
+    """The budget of one tenant and the caches that hold its history."""
+
+    __slots__ = ("budget", "caches", "connections")
+
+    def __init__(self, limit: int) -> None:
+        self.budget = Budget(limit)
+        self.caches: list[Evictable] = []
+        self.connections = 0
+
+
+class Ledger:
+    """The budgets of a process.
+
+    Args:
+        process_bytes: Bound over all tenants.
+        tenant_bytes: Bound of each tenant.
+    """
+
+    def __init__(self, process_bytes: int, tenant_bytes: int) -> None:
+        self.process = Budget(process_bytes)
+        self.connections = 0
+        self.evictions = 0
+        self._tenant_bytes = tenant_bytes
+        self._tenants: dict[str, TenantAccount] = {}
+        self._uses = count(1)
+
+    def use(self) -> int:
+        """Return a number that is higher than all before: the time of a use."""
+        return next(self._uses)
+
+    def account(self, tenant: str) -> TenantAccount:
+        """Return the account of ``tenant``, a new one if it has none."""
+        account = self._tenants.get(tenant)
+        if account is None:
+            account = self._tenants[tenant] = TenantAccount(self._tenant_bytes)
+        return account
+
+    def settle(self, tenant: str) -> None:
+        """Forget the account of a tenant that holds nothing any more."""
+        account = self._tenants.get(tenant)
+        if account is not None and not (account.caches or account.budget.used or account.connections):
+            del self._tenants[tenant]
+
+    @property
+    def tenants(self) -> int:
+        """Number of tenants that hold something."""
+        return len(self._tenants)
+
+    def reserve(
+        self, size: int, own: Budget | None, cache: Evictable, tenant: TenantAccount
+    ) -> tuple[Budget, ...] | None:
+        """Charge ``size`` bytes to a connection, its tenant and the process, after evicting what is in the way.
+
+        Args:
+            size: Bytes.
+            own: The connection's budget; None for what is stored, which belongs to the tenant alone.
+            cache: The connection's cache.
+            tenant: The tenant's account.
+
+        Returns:
+            The budgets charged, to be given back by the record; None if there is no room even after evicting all that
+            may go.
+        """
+        scopes: list[tuple[Budget, Callable[[], Iterable[Evictable]]]] = [
+            (tenant.budget, lambda: tenant.caches),
+            (self.process, lambda: (cache for account in self._tenants.values() for cache in account.caches)),
+        ]
+        if own is not None:
+            scopes.append((own, lambda: (cache,)))
+        for budget, caches in scopes:
+            if not budget.has_room(size) and not self._make_room(budget, size, caches):
+                return None
+        charged = tuple(budget for budget, _ in scopes)
+        for budget in charged:
+            budget.used += size
+        return charged
+
+    def _make_room(self, budget: Budget, size: int, caches: Callable[[], Iterable[Evictable]]) -> bool:
+        if size > budget.limit:
+            return False
+        while not budget.has_room(size):
+            candidates = [(age, cache) for cache in caches() if (age := cache.oldest()) is not None]
+            if not candidates:
+                return False
+            min(candidates, key=lambda pair: pair[0])[1].evict()
+            self.evictions += 1
+        return True

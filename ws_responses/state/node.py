@@ -1,0 +1,138 @@
+"""What is kept of a response: the record (its content) and the node (the record in its chain)."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from ws_responses.protocol.calls import CallState
+from ws_responses.protocol.items import split_items
+from ws_responses.state.budget import Budget
+from ws_responses.state.interning import Interned
+
+RECORD_BYTES: Final = 512
+"""Charged for a record beside its items: record, node, id strings and cache entries, measured on 64-bit CPython."""
+
+
+class Record(Struct, frozen=True, kw_only=True, weakref=True):
+    """The immutable content of one response. Gives its bytes back to the budgets when the last holder is gone.
+
+    Attributes:
+        id: Response id, as the client knows it.
+        parent_id: The response that it continues, or None.
+        model: As the frame said.
+        store: Whether it may be stored.
+        items: Input items, then output items, as they came, joined by commas.
+        output_at: Offset in ``items`` where the output begins.
+        history_at: Offset in ``items`` where what later turns see begins (above 0 after a compaction in the output).
+        base: Nothing older than this record is joined.
+        calls: What the validator carries on.
+        generated: False for a warm-up.
+        status: ``completed`` or ``incomplete``.
+        sampled_ids: Token ids that the upstream sampled for the output, if it told us.
+        size: Bytes charged.
+        budgets: Where.
+    """
+
+    id: str
+    parent_id: str | None
+    model: str | None
+    store: bool
+    items: bytes
+    output_at: int
+    history_at: int
+    base: bool
+    calls: CallState
+    generated: bool
+    status: str
+    sampled_ids: tuple[int, ...] | None
+    size: int
+    budgets: tuple[Budget, ...] = ()
+
+    def __del__(self) -> None:
+        for budget in self.budgets:
+            budget.used -= self.size
+
+    def input_items(self) -> list[bytes]:
+        """Return the items that the client sent with this turn, byte-exact."""
+        return split_items(self.items[: self.output_at].removesuffix(b","))
+
+    def output_items(self) -> list[bytes]:
+        """Return the items that the upstream answered with, byte-exact."""
+        return split_items(self.items[self.output_at :])
+
+
+class ResponseNode:
+    """A record and its place: immutable after it is made, shared by all that continue it.
+
+    Attributes:
+        record: The content.
+        parent: The node that it continues, or None.
+        lane: Lane name on which this connection made it; False for a node that came from a store.
+        tenant: Who owns it.
+        depth: Number of ancestors that are joined.
+        history_bytes: Bytes of the joined history up to here.
+        tools: The frame's ``tools``, interned.
+        instructions: The frame's ``instructions``, interned.
+        known_to_app: The app itself stored this response (history mode "forward").
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "depth",
+        "history_bytes",
+        "instructions",
+        "known_to_app",
+        "lane",
+        "parent",
+        "record",
+        "tenant",
+        "tools",
+    )
+
+    def __init__(
+        self,
+        record: Record,
+        parent: "ResponseNode | None",
+        *,
+        tenant: str,
+        lane: str | bool | None = False,
+        tools: Interned | None = None,
+        instructions: Interned | None = None,
+        known_to_app: bool = False,
+    ) -> None:
+        self.record = record
+        self.parent = parent
+        self.tenant = tenant
+        self.lane = lane
+        self.tools = tools
+        self.instructions = instructions
+        self.known_to_app = known_to_app
+        own = len(record.items) - record.history_at
+        if parent is None or record.base:
+            self.depth = 0
+            self.history_bytes = own
+        else:
+            self.depth = parent.depth + 1
+            self.history_bytes = parent.history_bytes + own + 1
+
+    @property
+    def id(self) -> str:
+        """Response id."""
+        return self.record.id
+
+    def chain(self) -> Iterator["ResponseNode"]:
+        """Yield this node and its ancestors, newest first, whether their items are joined or not."""
+        node: ResponseNode | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def joined(self) -> Iterator["ResponseNode"]:
+        """Yield the nodes whose items later turns see, newest first: up to the newest base."""
+        node: ResponseNode | None = self
+        while node is not None:
+            yield node
+            if node.record.base:
+                return
+            node = node.parent

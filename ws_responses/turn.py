@@ -1,0 +1,337 @@
+"""One turn, step by step, from its create to its closing event."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ws_responses.errors import (
+    InvalidStoreTransition,
+    PreviousResponseNotFound,
+    StreamTruncated,
+    WireError,
+)
+from ws_responses.instrumentation import NodeDropped, TurnFinished, TurnStarted
+from ws_responses.protocol import events
+from ws_responses.protocol.session import Actions, Turn, TurnPhase
+from ws_responses.state.history import join_items
+from ws_responses.state.node import RECORD_BYTES, Record, ResponseNode
+from ws_responses.upstreams.base import CurrentTurn
+from ws_responses.upstreams.complete import response_members, warm_up_response
+from ws_responses.upstreams.repair import TurnEnd, TurnStream
+from ws_responses.validation import CallState, check_input, check_output, heads_of, starts_base
+
+if TYPE_CHECKING:
+    from ws_responses.connection import Connection
+
+logger = logging.getLogger("ws_responses.turn")
+
+
+def _not_plain(_: bytes) -> None:
+    """Stand in for the stream's ``plain`` when the turn is over."""
+
+
+async def _discard(_: bytes) -> None:
+    """Stand in for the writer when nobody listens, but the turn runs on."""
+
+
+class TurnRun:
+    """A running turn: its steps, and the place where its upstream's events go (the ``Emit`` contract).
+
+    Attributes:
+        turn: Its protocol state.
+        scope: Cancels it; set when it runs.
+        ended: The closing event is written or on its way.
+        on_abort: See ``Emit``.
+        in_background: See ``Emit``.
+    """
+
+    def __init__(self, connection: "Connection", turn: Turn) -> None:
+        create = turn.create
+        self.turn = turn
+        self.scope = anyio.CancelScope()
+        self.ended = False
+        self.on_abort: Callable[[], None] | None = None
+        self.in_background = False
+        self.info = CurrentTurn(turn.id, create, connection.tenant, connection.principal)
+        self._connection = connection
+        self._calls: CallState | None = None
+        self._parent: ResponseNode | None = None
+        self._started_at = connection.clock.now()
+        self._first_event_at: float | None = None
+        self._response_id: str | None = None
+        self.stream = TurnStream(
+            connection.new_response_id(),
+            stream_id=create.lane,
+            previous_response_id=create.previous_response_id,
+            model=create.model,
+            is_live=connection.is_live,
+            complete=response_members(create) if connection.settings.complete_response else None,
+            max_output_bytes=connection.limits.max_request_bytes,
+        )
+        self._plain: Callable[[bytes], bytes | None] = self.stream.plain
+        self._write: Callable[[bytes], Awaitable[None]] = connection.writer.write
+
+    # -- the steps ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the turn to its end, whatever happens."""
+        try:
+            with self.scope:
+                try:
+                    await self._steps()
+                except WireError as error:
+                    await self.fail(error)
+                except Exception:
+                    logger.exception("turn %s failed by a fault of ours", self.turn.id)
+                    await self.fail(WireError("The server had an error while processing the request."))
+        finally:
+            self._connection.run_over(self)
+
+    async def _steps(self) -> None:
+        connection = self._connection
+        await self._authorize()
+        await self._find_parent()
+        self._validate()
+        connection.reporter.report(
+            TurnStarted(
+                connection_id=connection.id,
+                turn_id=self.turn.id,
+                lane=self.info.lane,
+                model=self.info.model,
+                continues=self.info.parent is not None,
+                warm_up=self.info.warm_up,
+            )
+        )
+        if self.turn.create.warm_up:
+            await self._warm_up()
+            return
+        await connection.upstream.run(self.info, self)
+        if not self.ended:
+            raise StreamTruncated
+
+    async def _authorize(self) -> None:
+        connection = self._connection
+        if connection.settings.authorize is not None:
+            self.info.principal = await connection.authorize(self.info.model)
+
+    async def _find_parent(self) -> None:
+        """Step 1: connection cache, store, not found."""
+        create = self.turn.create
+        parent_id = create.previous_response_id
+        pinned, self.turn.pin = self.turn.pin, None
+        if parent_id is None:
+            return
+        parent = pinned or await self._connection.resolve(parent_id, create.lane)
+        if parent is None:
+            if self._connection.settings.history == "forward" and not self._connection.cache.has_failed(parent_id):
+                return  # an id that the app may know
+            raise PreviousResponseNotFound(parent_id)
+        if create.stored and create.store is True and not parent.record.store:
+            raise InvalidStoreTransition(parent_id)
+        self._parent = self.info.parent = parent
+        self._connection.cache.pin(parent.id)
+
+    def _validate(self) -> None:
+        """Step 2: the delta, with what the parent's state carries; what is kept of the frame is copied here."""
+        create, info = self.turn.create, self.info
+        heads = heads_of(create.input)
+        self._calls = check_input(
+            create,
+            self._parent.record.calls if self._parent is not None else None,
+            heads,
+            base_known=self._parent is not None or create.previous_response_id is None,
+            open_calls=self._connection.settings.open_calls,
+        )
+        info.base = starts_base(heads)
+        info.encoded_delta = join_items(create.input, create.text_input)
+        info.keep(self._connection.interner)
+        create.input = ()
+
+    async def _warm_up(self) -> None:
+        """Answer a turn that generates nothing; its items are kept and can be continued."""
+        connection, create = self._connection, self.turn.create
+        connection.count_warm_up(len(self.info.encoded_delta))
+        response_id = self.stream.response_id
+        done = warm_up_response(create, response_id, int(time.time()))
+        begun = {**done, "status": "in_progress", "usage": None, "completed_at": None}
+        self.turn.heard += 1
+        for kind, response in ((events.CREATED, begun), (events.IN_PROGRESS, begun), (events.COMPLETED, done)):
+            await self._event(events.encode({"type": kind, "response": response}))
+
+    # -- events of the upstream --------------------------------------------------------------------------------------
+
+    def event(self, payload: bytes) -> Awaitable[None]:
+        """Take one event of the upstream. The hot path: no coroutine of ours, no queue, no clock."""
+        self.turn.heard += 1
+        frame = self._plain(payload)
+        if frame is None:
+            return self._event(payload)
+        return self._write(frame)
+
+    def alive(self) -> None:
+        """Note a sign of life."""
+        self.turn.heard += 1
+
+    async def _event(self, payload: bytes) -> None:
+        if self.ended:
+            return
+        try:
+            frames = self.stream.feed(payload)
+        except WireError as error:
+            await self.fail(error)
+            return
+        if self._first_event_at is None:
+            self._first_event_at = self._connection.clock.now()
+        if self.turn.phase is TurnPhase.RUNNING and self.stream.created:
+            self._connection.session.turn_event(self.turn)
+            if not self.info.warm_up:
+                self._connection.proven = True
+        end = self.stream.end
+        for frame in frames:
+            await self._write(frame)
+            if self.turn.phase is TurnPhase.ENDED:
+                return  # aborted meanwhile
+        if end is not None:
+            await self._finish(end)
+
+    async def fail(self, error: WireError) -> None:
+        """End the turn by an error: one closing event, and the parent evicted if the turn had run on its lane."""
+        if self.ended:
+            return
+        if error.ran:
+            self._evict_parent()
+        await self._end(self.stream.fail(error), "error" if not self.stream.created else "failed", error.code)
+
+    def abort(self, error: WireError | None) -> None:
+        """End the turn from outside, at once; does nothing if it has ended.
+
+        Args:
+            error: What the client is told; None if nobody listens. An error of the upstream evicts the parent.
+        """
+        if self.ended:
+            return
+        connection = self._connection
+        frame = None if error is None else self.stream.fail(error)
+        if error is not None and error.ran:
+            self._evict_parent()
+        actions = self._settle("gone" if error is None else "aborted", error.code if error is not None else None)
+        if frame is not None:
+            connection.post(frame)
+        connection.perform(actions)
+
+    def mute(self) -> None:
+        """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
+        self._write = _discard
+
+    async def keep_alive(self) -> None:
+        """Send a sign of life."""
+        frame = self.stream.keep_alive()
+        if frame is not None and not self.ended:
+            await self._write(frame)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _finish(self, end: TurnEnd) -> None:
+        """Collect, commit, store, free the lane, write: in this order, so that a fast client finds its parent."""
+        if end.kind == events.FAILED:
+            self._evict_parent()
+        else:
+            node = self._commit(end)
+            if node is not None:
+                await self._connection.store_node(node)
+        self._response_id = end.response_id
+        await self._end(end.frame, end.status, None, end.usage)
+
+    async def _end(self, frame: bytes, outcome: str, code: str | None, usage: bytes | None = None) -> None:
+        if self.ended:
+            return
+        write = self._write
+        connection = self._connection
+        actions = self._settle(outcome, code, usage)
+        # The write is begun before anything else may write on this lane, and awaited after the next turn was started.
+        written = write(frame)
+        connection.perform(actions)
+        await written
+
+    def _settle(self, outcome: str, code: str | None, usage: bytes | None = None) -> Actions:
+        connection = self._connection
+        self.ended = True
+        self._plain = _not_plain
+        self._write = _discard
+        now = connection.clock.now()
+        if self._parent is not None:
+            connection.cache.unpin(self._parent.id)
+        actions = connection.session.turn_ended(self.turn, now)
+        connection.trail(self, now)
+        first = self._first_event_at
+        connection.reporter.report(
+            TurnFinished(
+                connection_id=connection.id,
+                turn_id=self.turn.id,
+                response_id=self._response_id or (self.stream.response_id if self.stream.created else None),
+                lane=self.info.lane,
+                model=self.info.model,
+                warm_up=self.info.warm_up,
+                outcome=outcome,
+                code=code,
+                usage=usage,
+                events=self.stream.events,
+                first_event_s=None if first is None else first - self._started_at,
+                duration_s=now - self._started_at,
+                repaired_surrogates=self.stream.repaired_surrogates,
+            )
+        )
+        return actions
+
+    def _evict_parent(self) -> None:
+        parent = self._parent
+        if parent is not None and parent.lane == self.info.lane:
+            self._connection.cache.fail(parent.id)
+
+    def _commit(self, end: TurnEnd) -> ResponseNode | None:
+        """Make the node of this turn; None if the budgets have no room for it."""
+        connection, create = self._connection, self.turn.create
+        delta = self.info.encoded_delta
+        output = b",".join(end.items)
+        items = delta + b"," + output if delta and output else delta or output
+        output_at = len(items) - len(output)
+        skipped = sum(len(item) + 1 for item in end.items[: end.history_from])
+        size = len(items) + RECORD_BYTES
+        stored = create.stored and connection.stores
+        budgets = connection.reserve(size, stored=stored)
+        if budgets is None:
+            connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=end.response_id, size=size))
+            return None
+        parent = self._parent
+        calls = self._calls
+        assert calls is not None
+        record = Record(
+            id=end.response_id,
+            parent_id=parent.id if parent is not None else None,
+            model=create.model,
+            store=create.stored,
+            items=items,
+            output_at=output_at,
+            history_at=output_at + skipped if end.history_from else 0,
+            base=self.info.base or end.history_from > 0,
+            calls=check_output(calls, end.items),
+            generated=not create.warm_up,
+            status=end.status,
+            sampled_ids=tuple(self.info.sampled_ids) if self.info.sampled_ids is not None else None,
+            size=size,
+            budgets=budgets,
+        )
+        node = ResponseNode(
+            record,
+            parent,
+            tenant=connection.tenant,
+            lane=create.lane,
+            tools=self.info.interned_tools,
+            instructions=self.info.interned_instructions,
+            known_to_app=connection.app_keeps(create, own_id=end.own_id),
+        )
+        connection.cache.put(node.id, record.parent_id, node)
+        return node

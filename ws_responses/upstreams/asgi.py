@@ -1,0 +1,232 @@
+"""The wrapped app as an upstream: one in-process HTTP call per turn, with back-pressure and an orderly abort.
+
+An abort goes as :mod:`asgi` frameworks need it: ``http.disconnect`` first, so that they close their generators; then, after a
+grace, cancellation, for those that never listen.
+"""
+
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
+import anyio
+
+from ws_responses._types import ASGIApp, Message
+from ws_responses.errors import StreamTruncated, UpstreamError, WireError
+from ws_responses.limits import Limits
+from ws_responses.protocol.events import encode
+from ws_responses.upstreams.answers import as_events, error_from_answer, response_object
+from ws_responses.upstreams.base import SCOPE_STATE_KEY, CurrentTurn, Emit, set_current_turn
+from ws_responses.upstreams.bodies import Bodies
+from ws_responses.upstreams.scope import InnerScope
+from ws_responses.upstreams.sse import SSEDecoder, single_event
+
+logger = logging.getLogger("ws_responses.turn")
+
+_BODY: Final = "http.response.body"
+_DISCONNECT: Final = {"type": "http.disconnect"}
+_SSE_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+
+
+class ClientGoneError(OSError):
+    """Raised from ``send`` into an app whose client has gone, as servers do (ASGI, "send after disconnect")."""
+
+
+class AppCall:
+    """One turn's call of the wrapped app.
+
+    Attributes:
+        complete: The app has sent its last body message; what it does now is its own background work.
+        gone: The call was aborted.
+    """
+
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_decoder",
+        "_emit",
+        "_headers",
+        "_limits",
+        "_max_event_bytes",
+        "_over",
+        "_status",
+        "_streaming",
+        "complete",
+        "gone",
+        "started",
+    )
+
+    def __init__(self, body: bytes, emit: Emit, limits: Limits) -> None:
+        self._body: bytes | None = body
+        self._emit = emit
+        self._limits = limits
+        self._max_event_bytes = limits.max_event_bytes
+        self._over: anyio.Event | None = None
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._buffer = bytearray()
+        self._decoder: SSEDecoder | None = None
+        self._streaming = False
+        self.started = False
+        self.complete = False
+        self.gone = False
+
+    # -- the app's side ----------------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """Give the body once, then wait for the end; safe to cancel and to call twice at the same time."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if not (self.complete or self.gone):
+            if self._over is None:
+                self._over = anyio.Event()
+            await self._over.wait()
+        return dict(_DISCONNECT)
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Take one message of the app. Not a coroutine: the usual message costs no more than the server's own ``send``."""
+        if self._streaming and not self.gone and message["type"] == _BODY and message.get("more_body"):
+            payload = single_event(message.get("body", b""))
+            if payload is not None and len(payload) <= self._max_event_bytes and not self._decoder.pending:  # type: ignore[union-attr] # set while streaming
+                return self._emit.event(payload)
+        return self._take(message)
+
+    def abort(self) -> None:
+        """Tell the app that its client has gone."""
+        self.gone = True
+        self._release()
+
+    # -- single messages ---------------------------------------------------------------------------------------------
+
+    async def _take(self, message: Message) -> None:
+        if self.gone:
+            raise ClientGoneError("the client of this turn has gone")
+        kind = message["type"]
+        if kind == "http.response.start":
+            self._start(message)
+        elif kind == _BODY:
+            try:
+                await self._take_body(bytes(message.get("body", b"")), more=bool(message.get("more_body", False)))
+            except WireError as error:
+                # The app has done nothing that it could answer for here; only the client is told.
+                await self._emit.fail(error)
+
+    def _start(self, message: Message) -> None:
+        self.started = True
+        self._status = message["status"]
+        self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
+
+    async def _take_body(self, body: bytes, *, more: bool) -> None:
+        if not more:
+            self.complete = self._emit.in_background = True
+        try:
+            if self._emit.ended:
+                return
+            if self._decoder is None and body and self._is_stream(body):
+                self._refuse_encoding()
+                self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
+                self._streaming = True
+            if self._decoder is not None:
+                await self._feed(self._decoder, body, more=more)
+            else:
+                await self._gather(body, more=more)
+        finally:
+            if not more:
+                self._release()
+
+    async def _feed(self, decoder: SSEDecoder, body: bytes, *, more: bool) -> None:
+        self._emit.alive()
+        for payload in decoder.feed(body):
+            await self._emit.event(payload)
+        if not more:
+            for payload in decoder.end():
+                await self._emit.event(payload)
+            if not self._emit.ended:
+                raise StreamTruncated
+
+    async def _gather(self, body: bytes, *, more: bool) -> None:
+        self._emit.alive()
+        self._buffer += body
+        if len(self._buffer) > self._limits.max_answer_bytes:
+            raise UpstreamError(f"The app's answer exceeds {self._limits.max_answer_bytes} bytes.")
+        if more:
+            return
+        answer, self._buffer = bytes(self._buffer), bytearray()
+        if not 200 <= self._status < 300 or not answer:
+            raise error_from_answer(self._status, self._headers, answer)
+        self._refuse_encoding()
+        for event in as_events(response_object(answer)):
+            await self._emit.event(encode(event))
+
+    def _is_stream(self, body: bytes) -> bool:
+        """Whether a 2xx answer is an event stream: by its label or, if that is wrong, by how it begins."""
+        if self._buffer or not 200 <= self._status < 300:
+            return False
+        if any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in self._headers):
+            return True
+        return body.lstrip(b"\xef\xbb\xbf\r\n ").startswith(_SSE_STARTS)
+
+    def _refuse_encoding(self) -> None:
+        for name, value in self._headers:
+            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                raise UpstreamError("The app compressed its answer, although 'identity' was asked for.")
+
+    def _release(self) -> None:
+        if self._over is not None:
+            self._over.set()
+
+
+class AsgiUpstream:
+    """Answers turns by the wrapped app.
+
+    Args:
+        app: The app.
+        scope: Source of the inner scopes of one connection.
+        bodies: Makes the inner body of a turn.
+        limits: Bounds of events and answers.
+    """
+
+    def __init__(self, app: ASGIApp, scope: InnerScope, bodies: Bodies, limits: Limits) -> None:
+        self._app = app
+        self._scope = scope
+        self._bodies = bodies
+        self._limits = limits
+
+    async def run(self, turn: CurrentTurn, emit: Emit) -> None:
+        """Call the app for one turn.
+
+        Raises:
+            WireError: The request cannot be built, or the app failed before it ended the turn.
+        """
+        body = self._bodies.build(turn)
+        turn.create.body = {}  # these views hold the whole frame; what is kept of it has been copied
+        scope = self._scope.request(len(body))
+        scope.setdefault("state", {})[SCOPE_STATE_KEY] = turn
+        set_current_turn(turn)
+        call = AppCall(body, emit, self._limits)
+        del body  # the call gives it up when the app has read it
+        emit.on_abort = call.abort
+        try:
+            await self._app(scope, call.receive, call.send)
+        except Exception as error:  # noqa: BLE001 - whatever an app raises becomes one wire error
+            self._judge(turn, call, emit, error)
+        if call.gone or emit.ended:
+            return
+        if not call.started:
+            raise UpstreamError("The app returned without an answer.")
+        raise StreamTruncated
+
+    def _judge(self, turn: CurrentTurn, call: AppCall, emit: Emit, error: Exception) -> None:
+        if call.gone:
+            logger.debug("turn %s: the app ended by %s after it was aborted", turn.id, type(error).__name__)
+            return
+        if emit.ended:
+            level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+            logger.log(level, "turn %s: the app raised after the end of the turn", turn.id, exc_info=error)
+            return
+        logger.error("turn %s: the app raised", turn.id, exc_info=error)
+        raise UpstreamError(
+            f"The server had an error while processing the request. Give this id when you report it: {turn.id}.",
+            status=500,
+            code="server_error",
+        )

@@ -1,0 +1,191 @@
+"""The contract between a turn and what answers it, and what a handler may know of its turn."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import msgspec
+
+from ws_responses.errors import WireError, WSResponsesError
+from ws_responses.protocol.events import ResponseCreate
+from ws_responses.protocol.items import split_items
+from ws_responses.state.interning import Interned, Interner
+from ws_responses.state.node import ResponseNode
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is at the other end, as the operator's ``authorize`` says.
+
+    Attributes:
+        id: A name for logs and limits; no secret.
+        tenant: Who owns the chains; None keeps the default (a hash of the credentials).
+    """
+
+    id: str
+    tenant: str | None = None
+
+
+class CurrentTurn:
+    """What a handler may know of the turn that it answers.
+
+    In history mode "turn" the inner body holds the delta only; the rest of the conversation is here. The objects are
+    shared with the connection: read them, do not change them.
+
+    Attributes:
+        id: Our id of the turn, unique in the process.
+        lane: ``stream_id``, or None for the default lane.
+        model: As the frame said.
+        tenant: Who owns the chain.
+        principal: As ``authorize`` said; None without it.
+        parent: The node that this turn continues, or None.
+        base: The delta starts a new base (it holds a compaction item): nothing older is joined.
+        encoded_delta: The new input items, joined by commas.
+        interned_tools: The frame's ``tools`` as they are kept; None if there were none, or no room for them.
+        interned_instructions: The frame's ``instructions``, likewise.
+        warm_up: True for a turn that generates nothing.
+    """
+
+    __slots__ = (
+        "base",
+        "create",
+        "encoded_delta",
+        "id",
+        "interned_instructions",
+        "interned_tools",
+        "lane",
+        "model",
+        "parent",
+        "principal",
+        "sampled_ids",
+        "tenant",
+        "warm_up",
+    )
+
+    def __init__(self, id: str, create: ResponseCreate, tenant: str, principal: Principal | None) -> None:  # noqa: A002
+        self.id = id
+        self.create = create
+        self.lane = create.lane
+        self.model = create.model
+        self.warm_up = create.warm_up
+        self.tenant = tenant
+        self.principal = principal
+        self.parent: ResponseNode | None = None
+        self.base = False
+        self.sampled_ids: list[int] | None = None
+        self.encoded_delta = b""
+        self.interned_tools: Interned | None = None
+        self.interned_instructions: Interned | None = None
+
+    @property
+    def previous_response_id(self) -> str | None:
+        """Id of the response that this turn continues, or None."""
+        return self.create.previous_response_id
+
+    @property
+    def delta(self) -> list[bytes]:
+        """The new input items of this turn, each as it came (encoded JSON)."""
+        return split_items(self.encoded_delta)
+
+    @property
+    def chain(self) -> Sequence[ResponseNode]:
+        """The nodes that this turn sees, oldest first: back to the newest base (compaction), or the first turn."""
+        if self.parent is None or self.base:
+            return ()
+        return tuple(reversed(list(self.parent.joined())))
+
+    def history(self) -> list[bytes]:
+        """Return all items before the delta, oldest first, each as it came (encoded JSON)."""
+        return [item for node in self.chain for item in split_items(node.record.items[node.record.history_at :])]
+
+    @property
+    def tools(self) -> Any:
+        """The frame's ``tools``, decoded once per distinct bytes; None if there were none."""
+        return None if self.interned_tools is None else self.interned_tools.value
+
+    @property
+    def instructions(self) -> Any:
+        """The frame's ``instructions``; None if there were none."""
+        return None if self.interned_instructions is None else self.interned_instructions.value
+
+    def keep(self, interner: Interner) -> None:
+        """Take what outlives the frame from it (for the turn's steps)."""
+        body = self.create.body
+        if "tools" in body:
+            self.interned_tools = interner.intern(bytes(body["tools"]))
+        if "instructions" in body:
+            self.interned_instructions = interner.intern(bytes(body["instructions"]))
+
+    def record_tokens(self, ids: Sequence[int]) -> None:
+        """Keep the token ids that the handler sampled for this turn's output; the node holds them in order.
+
+        Raises:
+            ValueError: An id is negative or no integer.
+        """
+        if any(type(i) is not int or i < 0 for i in ids):
+            raise ValueError("token ids must be non-negative integers")
+        if self.sampled_ids is None:
+            self.sampled_ids = []
+        self.sampled_ids.extend(ids)
+
+
+_current: ContextVar[CurrentTurn] = ContextVar("ws_responses.turn")
+
+SCOPE_STATE_KEY = "ws_responses.turn"
+"""Where ``scope["state"]`` of the inner request holds the same object."""
+
+
+def current_turn() -> CurrentTurn:
+    """Return the turn that the calling handler answers.
+
+    Raises:
+        WSResponsesError: The handler was not called for a turn of a socket (a plain HTTP request, for example).
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise WSResponsesError("current_turn() is for handlers called over a socket; this is no such call") from None
+
+
+def set_current_turn(turn: CurrentTurn) -> None:
+    """Make ``turn`` the current one of this context."""
+    _current.set(turn)
+
+
+class Emit(Protocol):
+    """Where an upstream's events go.
+
+    Attributes:
+        on_abort: Set by the upstream: called, once, when nobody listens any more; cancellation follows after a grace.
+        in_background: Set by the upstream when its answer is complete and what still runs is its own affair.
+    """
+
+    on_abort: Callable[[], None] | None
+    in_background: bool
+
+    def event(self, payload: bytes) -> Awaitable[None]:
+        """Take one event (encoded JSON, one object); await the result before the next one: that is the back-pressure.
+
+        Events after the terminal one are dropped.
+        """
+
+    def alive(self) -> None:
+        """Note a sign of life that is no event (a comment)."""
+
+    async def fail(self, error: WireError) -> None:
+        """End the turn by an error; does nothing if it has ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the turn is over."""
+
+
+class Upstream(Protocol):
+    """What answers a turn."""
+
+    async def run(self, turn: CurrentTurn, emit: Emit) -> None:
+        """Answer one turn.
+
+        Returning before a terminal event is a failure (``upstream_stream_truncated``); so is any exception:
+        :class:`~ws_responses.errors.WireError` is told the client as it is, others as a plain server error.
+        Cancellation means that nobody listens any more.
+        """

@@ -1,0 +1,100 @@
+"""The inner body of a turn, by history mode."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from ws_responses.protocol.events import encode
+from ws_responses.state.history import Piece, history_pieces, request_body
+from ws_responses.state.node import ResponseNode
+from ws_responses.upstreams.base import CurrentTurn
+
+History = Literal["replay", "forward", "turn"]
+"""What the app is given: the whole conversation; its own parent id and the rest; or the delta alone."""
+
+AppStore = Literal["keep", "never"]
+"""Whether ``store`` reaches the app as sent, or as false."""
+
+Prepare = Callable[[dict[str, Any], CurrentTurn], dict[str, Any] | None]
+"""Edits an inner body: gets its members, decoded, ``input`` aside (see the turn's ``delta`` and ``history``); changes
+them in place or returns others. An ``input`` among them replaces ours."""
+
+
+class Bodies:
+    """Builds inner bodies.
+
+    Args:
+        history: The mode.
+        app_store: See :data:`AppStore`.
+        drop_fields: Members that never reach the app.
+        prepare: See :data:`Prepare`.
+        max_bytes: Bound of a body.
+    """
+
+    def __init__(
+        self,
+        history: History = "replay",
+        *,
+        app_store: AppStore = "keep",
+        drop_fields: Iterable[str] = (),
+        prepare: Prepare | None = None,
+        max_bytes: int = 1 << 26,
+    ) -> None:
+        self._history = history
+        self._app_store = app_store
+        self._drop_fields = tuple(drop_fields)
+        self._prepare = prepare
+        self._max_bytes = max_bytes
+
+    def build(self, turn: CurrentTurn) -> bytes:
+        """Return the body for ``turn``.
+
+        Raises:
+            RequestTooLarge: It would exceed the bound.
+        """
+        create = turn.create
+        members: dict[str, Raw | bytes] = dict(create.body)
+        for name in self._drop_fields:
+            members.pop(name, None)
+        if self._app_store == "never":
+            members["store"] = b"false"
+        history, parent_id = self._past(turn)
+        if parent_id is not None:
+            members["previous_response_id"] = encode(parent_id)
+        if self._prepare is not None:
+            members = self._prepared(members, turn)
+        return request_body(
+            members,
+            history,
+            turn.encoded_delta,
+            create.text_input,
+            has_input=create.has_input and "input" not in members,
+            max_bytes=self._max_bytes,
+        )
+
+    def _past(self, turn: CurrentTurn) -> tuple[list[Piece], str | None]:
+        """Return the items to be joined, and the id to be forwarded."""
+        if self._history == "turn" or turn.base:
+            return [], None
+        if self._history == "replay":
+            return history_pieces(turn.parent), None
+        if turn.parent is None:
+            return [], turn.previous_response_id
+        known = _known_ancestor(turn.parent)
+        return history_pieces(turn.parent, known), None if known is None else known.id
+
+    def _prepared(self, members: dict[str, Raw | bytes], turn: CurrentTurn) -> dict[str, Raw | bytes]:
+        assert self._prepare is not None
+        body = {name: msgspec.json.decode(value) for name, value in members.items()}
+        changed = self._prepare(body, turn)
+        return {name: encode(value) for name, value in (body if changed is None else changed).items()}
+
+
+def _known_ancestor(parent: ResponseNode) -> ResponseNode | None:
+    """Return the nearest node that the app itself produced and stored."""
+    for node in parent.joined():
+        if node.known_to_app:
+            return node
+    return None
