@@ -106,8 +106,10 @@ class SSEDecoder:
 
     @property
     def pending(self) -> int:
-        """Number of bytes held for an unfinished event."""
-        return len(self._data) + len(self._line)
+        """Number of bytes held for an unfinished event; not 0 once an event was too large."""
+        # After an overflow, what looks like a whole event may be the rest of an
+        # endless line: it must not go past the decoder by `single_event`.
+        return 1 if self._overflowed else len(self._data) + len(self._line)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
         """Take the next chunk and return the data of the events it completes.
