@@ -204,6 +204,10 @@ def test_unknown_call_is_refused_at_once(items: list[Any]) -> None:
             ]
         },
         {"input": [USER, "not an item", {"type": "tool_search_output", "call_id": None}]},
+        {
+            "input": [{"type": "program_output", "call_id": "p"}, {"type": ["x"], "role": {}}],
+            "tools": [{"type": []}, 7],
+        },
     ],
 )
 def test_known_and_unknowable_calls_pass(body: dict[str, Any]) -> None:

@@ -36,6 +36,19 @@ _MAX_SCHEMA_DEPTH = 16
 _BASES = frozenset({"compaction", "item_reference"})
 
 
+_CLIENT_OUTPUTS = frozenset(
+    {
+        "function_call_output",
+        "custom_tool_call_output",
+        "computer_call_output",
+        "shell_call_output",
+        "local_shell_call_output",
+        "apply_patch_call_output",
+        "mcp_approval_response",
+    }
+)
+
+
 class ModelError(Exception):
     """The request cannot be answered.
 
@@ -264,13 +277,18 @@ def _function_tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
+def _kind(item: Mapping[str, Any]) -> str:
+    return str(item.get("type", "message"))
+
+
 def _is_user_message(item: Mapping[str, Any]) -> bool:
-    return item.get("type", "message") == "message" and item.get("role") == "user"
+    return _kind(item) == "message" and item.get("role") == "user"
 
 
 def _is_output(item: Mapping[str, Any]) -> bool:
-    kind = str(item.get("type", "message"))
-    return kind.endswith("_output") or kind == "mcp_approval_response"
+    """Whether it is the client's answer to a call; what ran on the server is none."""
+    kind = _kind(item)
+    return kind in _CLIENT_OUTPUTS or (kind == "tool_search_output" and item.get("execution") != "server")
 
 
 def _outputs_since_user(items: Sequence[Mapping[str, Any]]) -> int:
@@ -286,27 +304,18 @@ def _outputs_since_user(items: Sequence[Mapping[str, Any]]) -> int:
 def _is_whole(body: Mapping[str, Any]) -> bool:
     if body.get("previous_response_id") or body.get("conversation") or body.get("prompt"):
         return False
-    return not any(item.get("type") in _BASES for item in input_items(body))
+    return not any(_kind(item) in _BASES for item in input_items(body))
 
 
 def _check_calls(items: Sequence[Mapping[str, Any]]) -> None:
+    # Names in JSON form: from the wire they may be anything, also what cannot be hashed.
     known: set[str] = set()
     for item in items:
-        call_id = _hashable(item.get("call_id"))
-        if item.get("type") == "mcp_approval_request":
-            known.add(json.dumps(item.get("id")))
-        elif item.get("type") == "mcp_approval_response":
-            _expect_known(item.get("approval_request_id"), known)
-        elif not _is_output(item):
-            known.add(call_id)
-        elif item.get("call_id") is not None:
-            _expect_known(item["call_id"], known)
-
-
-def _hashable(value: Any) -> str:
-    return json.dumps(value)
-
-
-def _expect_known(call_id: Any, known: set[str]) -> None:
-    if _hashable(call_id) not in known:
-        raise ModelError(400, f"No tool call found for function call output with call_id {call_id}.", param="input")
+        kind = _kind(item)
+        if _is_output(item):
+            name = item.get("approval_request_id" if kind == "mcp_approval_response" else "call_id")
+            if name is not None and json.dumps(name) not in known:
+                message = f"No tool call found for function call output with call_id {name}."
+                raise ModelError(400, message, param="input")
+        elif not kind.endswith("_output"):
+            known.add(json.dumps(item.get("id" if kind == "mcp_approval_request" else "call_id")))
