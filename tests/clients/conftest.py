@@ -24,6 +24,11 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
+def server_with_key(tmp_path: Path) -> Iterator[Server]:
+    yield from _running(Server("examples.fastapi_app:app", tmp_path, env={"DEMO_API_KEY": "right"}))
+
+
+@pytest.fixture
 def server_without_sockets(tmp_path: Path) -> Iterator[Server]:
     # uvicorn says this of every upgrade that an app refuses with a response, if the app returns before the connection
     # is closed; the client has got its 426 by then.
