@@ -29,6 +29,8 @@ class _Done:
 
 _DONE_ITERATOR = iter(())
 DONE = _Done()
+_ENDED: Any = object()
+"""What ``next`` gives for a ``send`` that did not suspend."""
 
 
 class _Blocked:
@@ -89,9 +91,17 @@ class Writer:
             UnicodeDecodeError: The frame is not UTF-8.
         """
         self._credit -= 1
-        if self._busy or self._credit < 0:
+        if self._busy or self._credit < 0 or self.closed:
             return self._write_in_turn(frame)
-        return self._begin({"type": "websocket.send", "text": frame.decode()}) or DONE
+        # As _begin does, without the calls: this is the hot path. A coroutine that ends at its first step costs no exception
+        # in next() with a default.
+        steps = self._send({"type": "websocket.send", "text": frame.decode()}).__await__()
+        try:
+            pending = next(steps, _ENDED)
+        except OSError:
+            self.closed = True
+            return DONE
+        return DONE if pending is _ENDED else self._suspend(steps, pending)
 
     async def close(self, code: int, reason: str) -> None:
         """Write the close frame, after all that waits; nothing follows it."""
@@ -142,15 +152,16 @@ class Writer:
             return None
         if message["type"] == "websocket.close":
             self.closed = True
-        steps: Any = self._send(message).__await__()
+        steps = self._send(message).__await__()
         try:
-            pending = next(steps)
-        except StopIteration:
-            return None
+            pending = next(steps, _ENDED)
         except OSError:
             # The client has gone (uvicorn says so by an OSError); the reader will see the disconnect.
             self.closed = True
             return None
+        return None if pending is _ENDED else self._suspend(steps, pending)
+
+    def _suspend(self, steps: Generator[Any, Any, Any], pending: Any) -> Awaitable[None]:
         self._busy = True
         self.blocked_since = self._now()
         return _Blocked(self, steps, pending)

@@ -254,6 +254,22 @@ class EventHead(Struct, gc=False):
     stream_id: Raw | UnsetType = UNSET
 
 
+NO_LANE: Final = Raw()
+"""Stands for an absent ``stream_id``, by identity."""
+
+
+class PlainHead(Struct, gc=False):
+    """The head of an event on the hot path: what is absent has a value that no event has, null is no match at all."""
+
+    type: str
+    sequence_number: int = -1
+    item_id: str = ""
+    output_index: int = -1
+    content_index: int = -1
+    stream_id: Raw = NO_LANE
+
+
+decode_plain_head = msgspec.json.Decoder(PlainHead).decode
 decode_event_head = msgspec.json.Decoder(EventHead).decode
 
 

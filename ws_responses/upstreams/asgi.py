@@ -23,6 +23,8 @@ from ws_responses.upstreams.sse import SSEDecoder, single_event
 logger = logging.getLogger("ws_responses.turn")
 
 _BODY: Final = "http.response.body"
+_LF: Final = 0x0A
+_CR: Final = 0x0D
 _DISCONNECT: Final = {"type": "http.disconnect"}
 _SSE_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 
@@ -45,11 +47,12 @@ class AppCall:
         "_decoder",
         "_emit",
         "_headers",
+        "_hot",
         "_limits",
         "_max_event_bytes",
         "_over",
+        "_prefix",
         "_status",
-        "_streaming",
         "complete",
         "gone",
         "started",
@@ -65,7 +68,8 @@ class AppCall:
         self._headers: list[tuple[bytes, bytes]] = []
         self._buffer = bytearray()
         self._decoder: SSEDecoder | None = None
-        self._streaming = False
+        self._hot = False
+        self._prefix = b"data: "
         self.started = False
         self.complete = False
         self.gone = False
@@ -85,15 +89,29 @@ class AppCall:
 
     def send(self, message: Message) -> Awaitable[None]:
         """Take one message of the app. Not a coroutine: the usual message costs no more than the server's own ``send``."""
-        if self._streaming and not self.gone and message["type"] == _BODY and message.get("more_body"):
-            payload = single_event(message.get("body", b""))
-            if payload is not None and len(payload) <= self._max_event_bytes and not self._decoder.pending:  # type: ignore[union-attr] # set while streaming
-                return self._emit.event(payload)
+        if self._hot and message["type"] == _BODY and message.get("more_body"):
+            body = message["body"]
+            prefix = self._prefix
+            if type(body) is bytes and len(body) <= self._max_event_bytes:
+                # Most events begin with the same lines as the one before: what follows those is the data.
+                if body[: len(prefix)] == prefix and body[-2:] == b"\n\n":
+                    payload = body[len(prefix) : -2]
+                    if _LF not in payload and _CR not in payload:
+                        return self._emit.event(payload)
+                single = single_event(body)
+                if single is not None:
+                    self._learn(body, single)
+                    return self._emit.event(single)
         return self._take(message)
+
+    def _learn(self, body: bytes, payload: bytes) -> None:
+        if _CR not in body:
+            self._prefix = body[: -2 - len(payload)]
 
     def abort(self) -> None:
         """Tell the app that its client has gone."""
         self.gone = True
+        self._hot = False
         self._release()
 
     # -- single messages ---------------------------------------------------------------------------------------------
@@ -125,11 +143,12 @@ class AppCall:
             if self._decoder is None and body and self._is_stream(body):
                 self._refuse_encoding()
                 self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
-                self._streaming = True
             if self._decoder is not None:
                 await self._feed(self._decoder, body, more=more)
             else:
                 await self._gather(body, more=more)
+            # Whole events may go past the decoder while it holds no part of one.
+            self._hot = more and self._decoder is not None and not self._decoder.pending and not self.gone
         finally:
             if not more:
                 self._release()

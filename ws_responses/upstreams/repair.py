@@ -16,38 +16,50 @@ from msgspec import UNSET, Raw, Struct
 from ws_responses.errors import StreamTruncated, UpstreamError, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.calls import output_head
-from ws_responses.protocol.events import EventHead, decode_event_head, encode, encode_error
+from ws_responses.protocol.events import EventHead, decode_event_head, decode_plain_head, encode, encode_error
 from ws_responses.protocol.items import COMPACTION
 from ws_responses.upstreams.answers import error_from_event
 
-_PLAIN: Final[dict[str, bool]] = {
-    "response.output_text.delta": True,
-    "response.reasoning_text.delta": True,
-    "response.refusal.delta": True,
-    "response.function_call_arguments.delta": False,
-    "response.custom_tool_call_input.delta": False,
-    "response.reasoning_summary_text.delta": False,
-    "response.mcp_call_arguments.delta": False,
-    "response.code_interpreter_call_code.delta": False,
-}
-"""Deltas that need no book-keeping; True if they carry a ``content_index``."""
+_IN_CONTENT: Final = frozenset(
+    f"response.{part}.{step}"
+    for part, steps in {
+        "output_text": ("delta", "done"),
+        "refusal": ("delta", "done"),
+        "reasoning_text": ("delta", "done"),
+        "content_part": ("added", "done"),
+    }.items()
+    for step in steps
+)
+"""Events that name their place by ``item_id``, ``output_index`` and ``content_index``."""
 
-_POSITIONED: Final = re.compile(
-    r"response\.(output_text|refusal|reasoning_text|content_part|reasoning_summary_(text|part)|function_call_arguments"
-    r"|custom_tool_call_input|mcp_call_arguments|code_interpreter_call_code)\.(delta|done|added)\Z"
-).match
-"""Events that name their item by ``item_id`` and ``output_index``."""
-
-_IN_CONTENT: Final = re.compile(r"response\.(output_text|refusal|reasoning_text|content_part)\.").match
-"""Those that name a part of it by ``content_index`` as well."""
+_POSITIONED: Final[dict[str, bool]] = dict.fromkeys(_IN_CONTENT, True) | dict.fromkeys(
+    (
+        f"response.{part}.{step}"
+        for part, steps in {
+            "reasoning_summary_part": ("added", "done"),
+            "reasoning_summary_text": ("delta", "done"),
+            "function_call_arguments": ("delta", "done"),
+            "custom_tool_call_input": ("delta", "done"),
+            "mcp_call_arguments": ("delta", "done"),
+            "code_interpreter_call_code": ("delta", "done"),
+        }.items()
+        for step in steps
+    ),
+    False,
+)
+"""Events that name their item by ``item_id`` and ``output_index`` and need no book-keeping; True: with a content index."""
 
 _MESSAGE_PART: Final = re.compile(r"response\.(output_text|refusal|content_part)\.").match
+
+_USUAL: Final = events.LIFECYCLE | {events.ITEM_ADDED, events.ITEM_DONE} | _POSITIONED.keys()
 
 _TYPE: Final = re.compile(r"[A-Za-z0-9_.:\-/]{1,128}\Z").match
 _LONE_SURROGATE: Final = re.compile(
     rb"(?<!\\)((?:\\\\)*)(?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 _NUMBER: Final = re.compile(rb'("sequence_number"\s*:\s*)-?\d+')
+
+_BRACE: Final = 0x7B
 
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_id = msgspec.json.Decoder(str).decode
@@ -169,27 +181,25 @@ class TurnStream:
     def plain(self, payload: bytes) -> bytes | None:
         """Return the frame of an event that lacks nothing, None if ``feed`` has to look at it."""
         try:
-            head = decode_event_head(payload)
+            head = decode_plain_head(payload)
         except msgspec.DecodeError:
             return None
-        in_content = _PLAIN.get(head.type)
+        in_content = _POSITIONED.get(head.type)
         number = head.sequence_number
         if (
             in_content is None
-            or self._renumber
-            or type(number) is not int
             or number < self._next
             or head.output_index not in self._added
-            or type(head.item_id) is not str
-            or (in_content and type(head.content_index) is not int)
-            or head.stream_id is not UNSET
+            or not head.item_id
+            or (in_content and head.content_index < 0)
+            or self._renumber
+            or head.stream_id is not events.NO_LANE
         ):
             return None
         self._next = number + 1
-        label = self._label
-        if not label:
+        if not self._label:
             return payload
-        return b"{" + label + payload[1:] if payload[0] == 0x7B else None
+        return b"{" + self._label + payload[1:] if payload[0] == _BRACE else None
 
     # -- everything else ---------------------------------------------------------------------------------------------
 
@@ -213,7 +223,7 @@ class TurnStream:
         insert = b""
         if kind in (events.ITEM_ADDED, events.ITEM_DONE):
             insert = self._note_item(payload, kind, frames)
-        elif _POSITIONED(kind) is not None:
+        elif kind in _POSITIONED:
             insert = self._position(head, frames)
         frames.append(self._frame(payload, head, insert))
         return frames
@@ -244,7 +254,7 @@ class TurnStream:
             head = decode_event_head(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             payload, head = self._decode_again(payload)
-        if _TYPE(head.type) is None:
+        if head.type not in _USUAL and _TYPE(head.type) is None:
             raise UpstreamError("The upstream sent an event without a proper type.")
         return payload, head
 
@@ -352,7 +362,7 @@ class TurnStream:
                 frames.append(self._own_event("response.content_part.added", **at, part=part))
         if type(head.item_id) is not str and item_id is not None:
             insert += b'"item_id":' + encode(item_id) + b","
-        if type(head.content_index) is not int and _IN_CONTENT(head.type):
+        if type(head.content_index) is not int and head.type in _IN_CONTENT:
             insert += b'"content_index":0,'
         return insert
 
