@@ -5,7 +5,7 @@ it (CPython's reference counting makes that immediate). So charged bytes are rea
 the objects themselves. A budget that would be exceeded evicts the least recently used leaves of its caches first.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
 from typing import Protocol
 
@@ -98,27 +98,27 @@ class Ledger:
             The budgets charged, to be given back by the record; None if there is no room even after evicting all that
             may go.
         """
-        scopes: list[tuple[Budget, Callable[[], Iterable[Evictable]]]] = [
-            (tenant.budget, lambda: tenant.caches),
-            (self.process, lambda: (cache for account in self._tenants.values() for cache in account.caches)),
-        ]
-        if own is not None:
-            scopes.append((own, lambda: (cache,)))
-        for budget, caches in scopes:
-            if not budget.has_room(size) and not self._make_room(budget, size, caches):
+        charged = (tenant.budget, self.process) if own is None else (tenant.budget, self.process, own)
+        for budget in charged:
+            if budget.used + size > budget.limit and not self._make_room(budget, size, cache, tenant):
                 return None
-        charged = tuple(budget for budget, _ in scopes)
         for budget in charged:
             budget.used += size
         return charged
 
-    def _make_room(self, budget: Budget, size: int, caches: Callable[[], Iterable[Evictable]]) -> bool:
+    def _make_room(self, budget: Budget, size: int, cache: Evictable, tenant: TenantAccount) -> bool:
         if size > budget.limit:
             return False
         while not budget.has_room(size):
-            candidates = [(age, cache) for cache in caches() if (age := cache.oldest()) is not None]
+            candidates = [(age, c) for c in self._caches(budget, cache, tenant) if (age := c.oldest()) is not None]
             if not candidates:
                 return False
             min(candidates, key=lambda pair: pair[0])[1].evict()
             self.evictions += 1
         return True
+
+    def _caches(self, budget: Budget, cache: Evictable, tenant: TenantAccount) -> Iterable[Evictable]:
+        """Return the caches whose leaves a budget pays for."""
+        if budget is self.process:
+            return (each for account in self._tenants.values() for each in account.caches)
+        return tenant.caches if budget is tenant.budget else (cache,)

@@ -53,6 +53,7 @@ class AppCall:
         "_over",
         "_prefix",
         "_status",
+        "_streaming",
         "complete",
         "gone",
         "started",
@@ -69,6 +70,7 @@ class AppCall:
         self._buffer = bytearray()
         self._decoder: SSEDecoder | None = None
         self._hot = False
+        self._streaming = False
         self._prefix = b"data: "
         self.started = False
         self.complete = False
@@ -133,28 +135,29 @@ class AppCall:
         self.started = True
         self._status = message["status"]
         self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
+        if 200 <= self._status < 300 and self._labelled_as_stream() and not self._encoding():
+            self._streaming = self._hot = True
 
     async def _take_body(self, body: bytes, *, more: bool) -> None:
+        self._hot = False
         if not more:
             self.complete = self._emit.in_background = True
         try:
             if self._emit.ended:
                 return
-            if self._decoder is None and body and self._is_stream(body):
-                self._refuse_encoding()
-                self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
-            if self._decoder is not None:
-                await self._feed(self._decoder, body, more=more)
+            if self._streaming or self._begins_stream(body):
+                await self._feed(body, more=more)
             else:
                 await self._gather(body, more=more)
-            # Whole events may go past the decoder while it holds no part of one.
-            self._hot = more and self._decoder is not None and not self._decoder.pending and not self.gone
         finally:
             if not more:
                 self._release()
 
-    async def _feed(self, decoder: SSEDecoder, body: bytes, *, more: bool) -> None:
+    async def _feed(self, body: bytes, *, more: bool) -> None:
         self._emit.alive()
+        decoder = self._decoder
+        if decoder is None:
+            decoder = self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
         for payload in decoder.feed(body):
             await self._emit.event(payload)
         if not more:
@@ -162,6 +165,8 @@ class AppCall:
                 await self._emit.event(payload)
             if not self._emit.ended:
                 raise StreamTruncated
+        # Whole events may go past the decoder while it holds no part of one.
+        self._hot = more and not decoder.pending and not self.gone
 
     async def _gather(self, body: bytes, *, more: bool) -> None:
         self._emit.alive()
@@ -171,24 +176,28 @@ class AppCall:
         if more:
             return
         answer, self._buffer = bytes(self._buffer), bytearray()
+        if self._encoding():
+            raise UpstreamError("The app compressed its answer, although 'identity' was asked for.")
         if not 200 <= self._status < 300 or not answer:
             raise error_from_answer(self._status, self._headers, answer)
-        self._refuse_encoding()
         for event in as_events(response_object(answer)):
             await self._emit.event(encode(event))
 
-    def _is_stream(self, body: bytes) -> bool:
-        """Whether a 2xx answer is an event stream: by its label or, if that is wrong, by how it begins."""
-        if self._buffer or not 200 <= self._status < 300:
-            return False
-        if any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in self._headers):
-            return True
-        return body.lstrip(b"\xef\xbb\xbf\r\n ").startswith(_SSE_STARTS)
+    def _labelled_as_stream(self) -> bool:
+        return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in self._headers)
 
-    def _refuse_encoding(self) -> None:
+    def _begins_stream(self, body: bytes) -> bool:
+        """Whether a 2xx answer with another label is an event stream all the same, by how it begins."""
+        if self._buffer or not 200 <= self._status < 300 or self._encoding():
+            return False
+        self._streaming = body.lstrip(b"\xef\xbb\xbf\r\n ").startswith(_SSE_STARTS)
+        return self._streaming
+
+    def _encoding(self) -> bytes | None:
         for name, value in self._headers:
             if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                raise UpstreamError("The app compressed its answer, although 'identity' was asked for.")
+                return value
+        return None
 
     def _release(self) -> None:
         if self._over is not None:
