@@ -1,0 +1,127 @@
+"""The apps that the benchmarks serve. None of them computes anything: their answers are ready, and so are their messages.
+
+How many deltas an answer has is in the name of the model: ``bench-20000``.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from typing import Any
+
+from ws_responses import Limits, ResponsesWebSocketMiddleware
+from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
+from ws_responses.bench import streams
+
+_MODEL = re.compile(r'"model":"bench-(\d+)"')
+_SSE_HEADERS = [(b"content-type", b"text/event-stream")]
+
+
+def deltas_of(body: str) -> int:
+    """Return how many deltas a request asks for."""
+    found = _MODEL.search(body)
+    if found is None:
+        raise ValueError("a benchmark's request names a model such as 'bench-20000'")
+    return int(found[1])
+
+
+@lru_cache(8)
+def _frames(deltas: int) -> list[Message]:
+    return [{"type": "websocket.send", "text": event.decode()} for _, event in streams.encoded(deltas)]
+
+
+@lru_cache(8)
+def _chunks(deltas: int) -> list[Message]:
+    return [
+        {"type": "http.response.body", "body": streams.sse(kind, event), "more_body": True}
+        for kind, event in streams.encoded(deltas)
+    ]
+
+
+async def bare_sender(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send ready frames upon each frame: the least that a WebSocket server in Python can do, and the floor of P1 and P8."""
+    if scope["type"] != "websocket":
+        await _not_found(scope, receive, send)
+        return
+    await receive()
+    await send({"type": "websocket.accept"})
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        for frame in _frames(deltas_of(message["text"])):
+            await send(frame)
+
+
+async def plain_app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a POST by ready chunks, one event per body message: the cheapest app that one can wrap."""
+    if scope["type"] != "http" or scope["method"] != "POST":
+        await _not_found(scope, receive, send)
+        return
+    body = await _body(receive)
+    await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+    for chunk in _chunks(deltas_of(body)):
+        await send(chunk)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _body(receive: Receive) -> str:
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts).decode()
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer what is no turn: the lifespan, and the GET by which the middleware asks at the handshake."""
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def fastapi_app() -> ASGIApp:
+    """Return a FastAPI app that streams the same chunks from an async generator."""
+    import fastapi
+    from fastapi.responses import StreamingResponse
+    from pydantic import BaseModel
+
+    class CreateResponse(BaseModel):
+        model: str
+        input: Any = None
+        stream: bool = False
+        store: bool = True
+
+    api = fastapi.FastAPI()
+
+    @api.post("/v1/responses")
+    async def create_response(create: CreateResponse) -> StreamingResponse:
+        async def answer() -> AsyncIterator[bytes]:
+            for message in _chunks(int(create.model.removeprefix("bench-"))):
+                yield message["body"]
+
+        return StreamingResponse(answer(), media_type="text/event-stream")
+
+    return api
+
+
+def wrapped(app: ASGIApp) -> ASGIApp:
+    """Return an app with WebSocket mode, as drop-in; only the number of sockets is not bounded."""
+    return ResponsesWebSocketMiddleware(app, limits=Limits(max_connections=None, max_tenant_connections=None))
+
+
+def target(name: str) -> ASGIApp:
+    """Return the app that a benchmark's server process is to serve."""
+    if name == "bare":
+        return bare_sender
+    if name == "plain":
+        return wrapped(plain_app)
+    if name == "fastapi":
+        return wrapped(fastapi_app())
+    raise ValueError(f"no such app: {name}")

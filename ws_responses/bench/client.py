@@ -1,0 +1,104 @@
+"""Clients that cost little: a WebSocket by picows, and one kept-alive HTTP connection on a bare asyncio protocol.
+
+Both count what they get, so that a benchmark of a server that answers wrongly fails instead of looking fast.
+"""
+
+import asyncio
+from typing import Self
+
+import picows
+
+_DEADLINE_S = 60.0
+_FAILURES = (b'"type":"error"', b'"response.failed"')
+
+
+class Unexpected(Exception):
+    """The server did not answer as it should."""
+
+
+class _Listener(picows.WSListener):
+    """Counts frames up to the terminal event of the turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = 0
+        self.last = b""
+        self.over: asyncio.Future[None] | None = None
+
+    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
+        if frame.msg_type != picows.WSMsgType.TEXT or self.over is None:
+            if frame.msg_type == picows.WSMsgType.CLOSE:
+                transport.disconnect()
+            return
+        self.frames += 1
+        payload = frame.get_payload_as_bytes()
+        head = payload[:96]
+        if b"delta" in head:
+            return
+        if b'"response.completed"' in head:
+            self.last = payload
+            self._end(None)
+        elif any(mark in head for mark in _FAILURES):
+            self._end(Unexpected(payload[:400].decode(errors="replace")))
+
+    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:  # noqa: ARG002 - picows' signature
+        self._end(Unexpected("the server closed the socket"))
+
+    def _end(self, error: Exception | None) -> None:
+        over, self.over = self.over, None
+        if over is None or over.done():
+            return
+        if error is None:
+            over.set_result(None)
+        else:
+            over.set_exception(error)
+
+
+class Socket:
+    """One WebSocket connection, one turn at a time."""
+
+    def __init__(self, transport: picows.WSTransport, listener: _Listener) -> None:
+        self._transport = transport
+        self._listener = listener
+
+    @classmethod
+    async def connect(cls, url: str, key: str = "sk-bench") -> Self:
+        """Open a connection.
+
+        Args:
+            url: Where to.
+            key: Bearer token.
+        """
+        transport, listener = await picows.ws_connect(  # pyright: ignore[reportUnknownMemberType] - untyped **kwargs
+            _Listener,
+            url,
+            extra_headers={"authorization": f"Bearer {key}"},
+            max_frame_size=1 << 26,
+            websocket_handshake_timeout=_DEADLINE_S,
+        )
+        assert isinstance(listener, _Listener)
+        return cls(transport, listener)
+
+    async def turn(self, payload: bytes, frames: int) -> bytes:
+        """Send one frame, wait for the terminal event and return it.
+
+        Args:
+            payload: The create.
+            frames: How many frames the answer must have.
+
+        Raises:
+            Unexpected: The answer is another one.
+        """
+        listener = self._listener
+        listener.frames = 0
+        listener.over = over = asyncio.get_running_loop().create_future()
+        self._transport.send(picows.WSMsgType.TEXT, payload)
+        await asyncio.wait_for(over, _DEADLINE_S)
+        if listener.frames != frames:
+            raise Unexpected(f"{listener.frames} frames came, not {frames}")
+        return listener.last
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._transport.send_close(picows.WSCloseCode.OK)
+        await self._transport.wait_disconnected()

@@ -1,0 +1,121 @@
+"""The command: chooses what runs, runs the rounds, shows how far they are, and reports."""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ws_responses.bench.results import Benchmark, Outcome
+
+_ROUNDS = 8
+_QUICK_ROUNDS = 3
+
+
+class MakeBenchmark(Protocol):
+    """Makes a benchmark that measures much, or little."""
+
+    def __call__(self, *, quick: bool) -> Benchmark: ...  # noqa: D102 - see the class
+
+
+def _benchmarks() -> Mapping[str, MakeBenchmark]:
+    from ws_responses.bench.relay import Relay
+
+    return {"P1": Relay}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmarks; return the exit code."""
+    try:
+        available = _benchmarks()
+    except ImportError as error:
+        print(f"bench: needs the package {error.name}; install ws-responses[dev], or run `make bench`", file=sys.stderr)
+        return 2
+    options = _parser().parse_args(arguments)
+    names = options.only.split(",") if options.only else list(available)
+    unknown = sorted(set(names) - set(available))
+    if unknown:
+        print(f"bench: no such benchmark: {', '.join(unknown)} (there are {', '.join(available)})", file=sys.stderr)
+        return 2
+    rounds = options.rounds or (_QUICK_ROUNDS if options.quick else _ROUNDS)
+    chosen = [available[name](quick=options.quick) for name in names]
+    begin = time.perf_counter()
+    outcomes = _run(chosen, rounds)
+    _report(outcomes, options.out, rounds=rounds, quick=options.quick, seconds=time.perf_counter() - begin)
+    return int(options.check and not all(outcome.ok for outcome in outcomes))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ws_responses bench", description="Measure costs as ratios to floors."
+    )
+    parser.add_argument("--only", metavar="P1,P3", help="only these benchmarks")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds that count (default {_ROUNDS})")
+    parser.add_argument("--quick", action="store_true", help="less work and fewer rounds: a look, not a result")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
+    parser.add_argument("--out", type=Path, default=Path("bench-out"), metavar="DIR", help="where files go")
+    return parser
+
+
+def _run(benchmarks: Sequence[Benchmark], rounds: int) -> list[Outcome]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(_measure(benchmarks, rounds))
+    return uvloop.run(_measure(benchmarks, rounds))
+
+
+async def _measure(benchmarks: Sequence[Benchmark], rounds: int) -> list[Outcome]:
+    progress = _Progress(len(benchmarks) * (rounds + 1))
+    outcomes: list[Outcome] = []
+    for benchmark in benchmarks:
+        progress.show(f"{benchmark.name} begins")
+        async with benchmark:
+            by_key = {row.key: Outcome(row) for row in benchmark.rows}
+            # The first round warms up caches and allocators, and does not count.
+            for number in range(-1, rounds):
+                samples = await benchmark.round(number)
+                for key, sample in samples.items():
+                    if number >= 0:
+                        by_key[key].samples.append(sample)
+                progress.step(f"{benchmark.name} round {number + 1} of {rounds}")
+            outcomes += by_key.values()
+    progress.end()
+    return outcomes
+
+
+class _Progress:
+    """A bar on the terminal; nothing if standard error is none."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._done = 0
+        self._visible = sys.stderr.isatty()
+
+    def step(self, text: str) -> None:
+        self._done += 1
+        self.show(text)
+
+    def show(self, text: str) -> None:
+        if self._visible:
+            filled = 40 * self._done // self._steps
+            print(f"\r[{'#' * filled}{'.' * (40 - filled)}] {text:<24}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._visible:
+            print(f"\r{'':70}\r", end="", file=sys.stderr, flush=True)
+
+
+def _report(outcomes: Sequence[Outcome], out: Path, *, rounds: int, quick: bool, seconds: float) -> None:
+    from ws_responses.bench import report
+
+    print(report.table(outcomes))
+    print(f"\nmedians of {rounds} rounds that alternate between both sides, {seconds:.0f} s in all")
+    report.write_json(out / "bench.json", report.as_json(outcomes, rounds=rounds, quick=quick, seconds=seconds))
+    written = f"{out / 'bench.json'}"
+    if report.draw(out / "bench.png", outcomes):
+        print(f"written: {written}, {out / 'bench.png'}")
+    else:
+        print(f"written: {written}; no picture, because matplotlib is missing")

@@ -1,0 +1,112 @@
+"""A server in a process of its own, and what it costs: CPU time and memory of that process.
+
+``python -m ws_responses.bench.server TARGET FD`` is the server's side.
+"""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from typing import Self
+
+import psutil
+
+_HOST = "127.0.0.1"
+_HAS_PROCESS_CLOCKS = platform.system() == "Linux"
+
+
+def _clock_of(pid: int) -> int:
+    """Return the id of another process's CPU clock (Linux, ``MAKE_PROCESS_CPUCLOCK`` with ``CPUCLOCK_SCHED``)."""
+    return (~pid << 3) | 2
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of a process: by its CPU clock where there is one (nanoseconds), else in ticks."""
+    if _HAS_PROCESS_CLOCKS:
+        return time.clock_gettime(_clock_of(pid))
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process."""
+    return int(psutil.Process(pid).memory_info().rss)
+
+
+class Server:
+    """uvicorn (uvloop, httptools, websockets-sansio) with one of the benchmark apps; a context manager.
+
+    Args:
+        target: Name of the app, see :func:`ws_responses.bench.apps.target`.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._process: subprocess.Popen[bytes]
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        """Start it. Clients may connect at once: the socket listens already, and they wait in its backlog."""
+        with socket.create_server((_HOST, 0), backlog=2048) as listener:
+            self.port = listener.getsockname()[1]
+            command = [sys.executable, "-m", "ws_responses.bench.server", self._target, str(listener.fileno())]
+            # A fixed seed: sets and dicts of strings lie in memory in the same way in every process.
+            environment = {**os.environ, "PYTHONHASHSEED": "0"}
+            self._process = subprocess.Popen(command, pass_fds=(listener.fileno(),), env=environment)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return _HOST, self.port
+
+    @property
+    def url(self) -> str:
+        """URL of its socket."""
+        return f"ws://{_HOST}:{self.port}/v1/responses"
+
+    @property
+    def pid(self) -> int:
+        """Id of its process."""
+        return self._process.pid
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that it has used."""
+        return cpu_seconds(self.pid)
+
+    def resident_bytes(self) -> int:
+        """Return its resident memory."""
+        return resident_bytes(self.pid)
+
+
+def serve(target: str, descriptor: int) -> None:
+    """Serve an app on a listening socket that was handed down."""
+    import uvicorn
+
+    from ws_responses.bench import apps
+
+    config = uvicorn.Config(
+        apps.target(target),
+        loop="uvloop",
+        http="httptools",
+        ws="websockets-sansio",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))
