@@ -1,5 +1,6 @@
 """The deterministic model."""
 
+import json
 from typing import Any
 
 import pytest
@@ -256,6 +257,20 @@ def test_arguments_from_a_schema() -> None:
         "undeclared": None,
     }
     assert arguments_for({"type": "string"}) == {}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": 1, "required": [1, "a"]},
+        {"required": {}, "anyOf": 1, "oneOf": {"a": 1}, "allOf": "x"},
+        {"properties": {"a": {"type": "array", "minItems": 2**53}}, "required": ["a"]},
+        {"properties": {"a": {"type": "number", "minimum": "x"}}, "required": ["a"]},
+        {"$ref": "nowhere"},
+    ],
+)
+def test_broken_schemas_do_no_harm(schema: dict[str, Any]) -> None:
+    assert len(json.dumps(arguments_for(schema))) < 10_000
 
 
 def test_reasoning_goes_first() -> None:

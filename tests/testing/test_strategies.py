@@ -1,5 +1,6 @@
 """What the strategies draw is what they say, and every kind of it does come up."""
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -186,6 +187,14 @@ def test_bodies_are_answered(body: dict[str, Any]) -> None:
     except ModelError:
         return
     assert events[-1]["type"] == "response.completed"
+
+
+@given(client_frames())
+def test_the_model_answers_or_refuses_whatever_is_an_object(frame: str) -> None:
+    body = decoded(frame)
+    if isinstance(body, dict):
+        with contextlib.suppress(ModelError):
+            assert list(ScriptedModel().events(body))[-1]["type"] == "response.completed"
 
 
 def parsed(body: bytes) -> list[str]:

@@ -31,6 +31,7 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
 """Function tools of well-known clients, with arguments that suit them; the first one offered is called."""
 
 _MAX_SCHEMA_DEPTH = 16
+_MAX_SIZE = 1000
 
 # Items after which a call may be known though it is not in the input.
 _BASES = frozenset({"compaction", "item_reference"})
@@ -187,9 +188,8 @@ class ScriptedModel:
         if choice == "none" or _outputs_since_user(input_items(body)) >= self._tool_calls:
             return None
         tools = {tool["name"]: tool for tool in _function_tools(body)}
-        if is_object(choice) and choice.get("name") in tools:
-            name = choice["name"]
-        else:
+        name = choice.get("name") if is_object(choice) else None
+        if not (isinstance(name, str) and name in tools):
             name = next((known for known in self._arguments if known in tools), next(iter(tools), None))
         if name is None:
             return None
@@ -221,13 +221,12 @@ def _value_for(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
         return _value_for(_resolve(schema["$ref"], root), root, depth + 1)
     if "const" in schema:
         return schema["const"]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    for union in ("anyOf", "oneOf"):
-        if schema.get(union):
-            return _value_for(schema[union][0], root, depth + 1)
-    if schema.get("allOf"):
-        return _merged(schema["allOf"], root, depth)
+    if choices := _list(schema, "enum"):
+        return choices[0]
+    if union := _list(schema, "anyOf") or _list(schema, "oneOf"):
+        return _value_for(union[0], root, depth + 1)
+    if parts := _list(schema, "allOf"):
+        return _merged(parts, root, depth)
     kind = schema.get("type", "object" if "properties" in schema else "string")
     if is_array(kind):
         kind = next((each for each in kind if each != "null"), "null")
@@ -236,17 +235,31 @@ def _value_for(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
 
 def _value_of_kind(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
     if kind == "object":
-        properties: Mapping[str, Any] = schema.get("properties") or {}
-        return {name: _value_for(properties.get(name), root, depth + 1) for name in schema.get("required") or ()}
+        properties: Any = schema.get("properties")
+        known: Mapping[str, Any] = properties if is_object(properties) else {}
+        names = [name for name in _list(schema, "required") if isinstance(name, str)]
+        return {name: _value_for(known.get(name), root, depth + 1) for name in names}
     if kind == "array":
-        return [_value_for(schema.get("items"), root, depth + 1)] * schema.get("minItems", 0)
+        return [_value_for(schema.get("items"), root, depth + 1)] * _size(schema, "minItems", 0)
     if kind in ("number", "integer"):
-        return max(1, schema.get("minimum", 1))
+        least: Any = schema.get("minimum")
+        return max(1, least) if isinstance(least, int | float) else 1
     if kind == "boolean":
         return True
     if kind == "null":
         return None
-    return "x" * max(1, schema.get("minLength", 1))
+    return "x" * _size(schema, "minLength", 1)
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    """Return the array at the key; a broken schema is the client's affair, and no reason to fail."""
+    value: Any = schema.get(key)
+    return value if is_array(value) else []
+
+
+def _size(schema: Mapping[str, Any], key: str, default: int) -> int:
+    value: Any = schema.get(key)
+    return min(max(value, default), _MAX_SIZE) if isinstance(value, int) else default
 
 
 def _merged(schemas: Sequence[Any], root: Mapping[str, Any], depth: int) -> Any:
