@@ -1,10 +1,10 @@
 """The apps that the benchmarks serve. None of them computes anything: their answers are ready, and so are their messages.
 
-How many deltas an answer has is in the name of the model: ``bench-20000``.
+The model's name tells them what to answer: ``deltas-20000`` is a message in 20,000 pieces, ``short-1`` a turn of one event.
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -12,29 +12,40 @@ from ws_responses import Limits, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.bench import streams
 
-_MODEL = re.compile(r'"model":"bench-(\d+)"')
+_MODEL = re.compile(r'"model":"([a-z]+-\d+)"')
 _SSE_HEADERS = [(b"content-type", b"text/event-stream")]
 
 
-def deltas_of(body: str) -> int:
-    """Return how many deltas a request asks for."""
+def _model_of(body: str) -> str:
     found = _MODEL.search(body)
     if found is None:
-        raise ValueError("a benchmark's request names a model such as 'bench-20000'")
-    return int(found[1])
+        raise ValueError("a benchmark's request names a model such as 'deltas-20000'")
+    return found[1]
 
 
 @lru_cache(8)
-def _frames(deltas: int) -> list[Message]:
+def _frames(model: str) -> list[Message]:
+    deltas = int(model.removeprefix("deltas-"))
     return [{"type": "websocket.send", "text": event.decode()} for _, event in streams.encoded(deltas)]
 
 
 @lru_cache(8)
-def _chunks(deltas: int) -> list[Message]:
-    return [
-        {"type": "http.response.body", "body": streams.sse(kind, event), "more_body": True}
-        for kind, event in streams.encoded(deltas)
-    ]
+def _long_answer(deltas: int) -> list[Message]:
+    return [_body_message(streams.sse(kind, event)) for kind, event in streams.encoded(deltas)]
+
+
+_short_turns = {events: streams.ShortTurn(events) for events in (1, 2)}
+
+
+def _answer(model: str) -> Iterable[Message]:
+    kind, _, number = model.partition("-")
+    if kind == "deltas":
+        return _long_answer(int(number))
+    return map(_body_message, _short_turns[int(number)].chunks())
+
+
+def _body_message(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}
 
 
 async def bare_sender(scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +59,7 @@ async def bare_sender(scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         if message["type"] == "websocket.disconnect":
             return
-        for frame in _frames(deltas_of(message["text"])):
+        for frame in _frames(_model_of(message["text"])):
             await send(frame)
 
 
@@ -59,7 +70,7 @@ async def plain_app(scope: Scope, receive: Receive, send: Send) -> None:
         return
     body = await _body(receive)
     await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
-    for chunk in _chunks(deltas_of(body)):
+    for chunk in _answer(_model_of(body)):
         await send(chunk)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -103,7 +114,7 @@ def fastapi_app() -> ASGIApp:
     @api.post("/v1/responses")
     async def create_response(create: CreateResponse) -> StreamingResponse:
         async def answer() -> AsyncIterator[bytes]:
-            for message in _chunks(int(create.model.removeprefix("bench-"))):
+            for message in _answer(create.model):
                 yield message["body"]
 
         return StreamingResponse(answer(), media_type="text/event-stream")

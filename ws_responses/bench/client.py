@@ -8,8 +8,20 @@ from typing import Self
 
 import picows
 
+from ws_responses.protocol.events import encode
+
 _DEADLINE_S = 60.0
 _FAILURES = (b'"type":"error"', b'"response.failed"')
+
+
+def create_frame(model: str) -> bytes:
+    """Return a small ``response.create``."""
+    return encode({"type": "response.create", "model": model, "store": False, "input": "Write a novel."})
+
+
+def http_body(model: str) -> bytes:
+    """Return the same request for HTTP."""
+    return encode({"model": model, "stream": True, "store": False, "input": "Write a novel."})
 
 
 class Unexpected(Exception):
@@ -102,3 +114,64 @@ class Socket:
         """Close the connection."""
         self._transport.send_close(picows.WSCloseCode.OK)
         await self._transport.wait_disconnected()
+
+
+class _HttpProtocol(asyncio.Protocol):
+    """Gathers one answer in chunked coding at a time."""
+
+    def __init__(self) -> None:
+        self.answer = bytearray()
+        self.over: asyncio.Future[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.answer += data
+        # An event ends with a line end of its own, so only the empty last chunk looks like this.
+        if self.answer.endswith(b"\r\n0\r\n\r\n") and self.over is not None and not self.over.done():
+            self.over.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.over is not None and not self.over.done():
+            self.over.set_exception(exc or Unexpected("the server closed the connection"))
+
+
+class HttpConnection:
+    """One kept-alive HTTP/1.1 connection, one POST with a streamed answer at a time."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: _HttpProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+
+    @classmethod
+    async def connect(cls, address: tuple[str, int]) -> Self:
+        """Open a connection."""
+        transport, protocol = await asyncio.get_running_loop().create_connection(_HttpProtocol, *address)
+        return cls(transport, protocol)
+
+    async def turn(self, payload: bytes, events: int) -> None:
+        """POST a body and wait for the end of the answer.
+
+        Args:
+            payload: The body.
+            events: How many events the answer must have.
+
+        Raises:
+            Unexpected: The answer is another one.
+        """
+        protocol = self._protocol
+        protocol.answer = bytearray()
+        protocol.over = asyncio.get_running_loop().create_future()
+        self._transport.write(_REQUEST % len(payload) + payload)
+        await asyncio.wait_for(protocol.over, _DEADLINE_S)
+        answer = protocol.answer
+        if not answer.startswith(b"HTTP/1.1 200 ") or answer.count(b"\ndata: ") != events:
+            raise Unexpected(answer[:400].decode(errors="replace"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+
+_REQUEST = (
+    b"POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-bench\r\naccept: text/event-stream\r\n"
+    b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
+)

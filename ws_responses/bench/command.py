@@ -22,8 +22,9 @@ class MakeBenchmark(Protocol):
 
 def _benchmarks() -> Mapping[str, MakeBenchmark]:
     from ws_responses.bench.relay import Relay
+    from ws_responses.bench.twin import Twin
 
-    return {"P1": Relay}
+    return {"P1": Relay, "P2": Twin}
 
 
 def main(arguments: Sequence[str]) -> int:

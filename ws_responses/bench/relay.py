@@ -1,18 +1,13 @@
 """P1: CPU of the server per relayed delta, drop-in over a raw ASGI app, beside a bare sender of the same frames."""
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Self
 
-from ws_responses.bench.client import Socket
-from ws_responses.bench.results import Row, Sample
-from ws_responses.bench.server import Server
+from ws_responses.bench.client import Socket, create_frame
+from ws_responses.bench.results import Row, Sample, in_turn
+from ws_responses.bench.server import CpuTime, Server
 from ws_responses.bench.streams import events_of
-from ws_responses.protocol.events import encode
-
-SETTLE_S = 0.02
-"""What a server gets after the last event for what it does afterwards, before its CPU clock is read."""
 
 
 class Relay:
@@ -51,23 +46,12 @@ class Relay:
 
     async def _us_per_event(self, server: Server) -> float:
         events = events_of(self._deltas)
-        create = encode(
-            {"type": "response.create", "model": f"bench-{self._deltas}", "store": False, "input": "Write a novel."}
-        )
+        create = create_frame(f"deltas-{self._deltas}")
         # A socket for each turn: the ready frames bear the same response id each time, which one socket has only once.
         sockets = [await Socket.connect(server.url) for _ in range(self._turns)]
-        await asyncio.sleep(SETTLE_S)
-        before = server.cpu_seconds()
-        for socket in sockets:
-            await socket.turn(create, events)
-        await asyncio.sleep(SETTLE_S)
-        used = server.cpu_seconds() - before
+        async with CpuTime(server) as cpu:
+            for socket in sockets:
+                await socket.turn(create, events)
         for socket in sockets:
             await socket.close()
-        return used / (events * self._turns) * 1e6
-
-
-def in_turn(legs: Mapping[str, object], number: int) -> list[str]:
-    """Return the names of the legs of a round, in reverse in odd rounds: neither always comes first."""
-    names = list(legs)
-    return names if number % 2 == 0 else names[::-1]
+        return cpu.seconds / (events * self._turns) * 1e6

@@ -1,6 +1,6 @@
 """What a benchmark measures, how rounds become one number, and whether that is good enough."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
@@ -81,6 +81,12 @@ class Outcome:
         return [sample.value - sample.floor for sample in self.samples]
 
 
+def in_turn(legs: Iterable[str], number: int) -> list[str]:
+    """Return the names of the legs of a round, in reverse in odd rounds: none always comes first."""
+    names = list(legs)
+    return names if number % 2 == 0 else names[::-1]
+
+
 class Benchmark(AbstractAsyncContextManager["Benchmark"], Protocol):
     """Something that is measured in rounds; entered before the first, left after the last.
 
@@ -96,5 +102,5 @@ class Benchmark(AbstractAsyncContextManager["Benchmark"], Protocol):
         ...
 
     async def round(self, number: int) -> Mapping[str, Sample]:
-        """Measure ours and the floor once, beginning with another of them in odd rounds; samples by key of the row."""
+        """Measure ours and the floor once, in the order of :func:`in_turn`; return samples by key of the row."""
         ...

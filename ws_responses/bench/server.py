@@ -3,6 +3,7 @@
 ``python -m ws_responses.bench.server TARGET FD`` is the server's side.
 """
 
+import asyncio
 import os
 import platform
 import socket
@@ -14,6 +15,7 @@ from typing import Self
 import psutil
 
 _HOST = "127.0.0.1"
+_SETTLE_S = 0.02
 _HAS_PROCESS_CLOCKS = platform.system() == "Linux"
 
 
@@ -88,6 +90,29 @@ class Server:
     def resident_bytes(self) -> int:
         """Return its resident memory."""
         return resident_bytes(self.pid)
+
+
+class CpuTime:
+    """The CPU time that a server spends within an ``async with``, and right after it.
+
+    Attributes:
+        seconds: The result.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.seconds = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Begin, when what was before has settled."""
+        await asyncio.sleep(_SETTLE_S)
+        self.seconds = -self._server.cpu_seconds()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End; what the server does after its last answer counts."""
+        await asyncio.sleep(_SETTLE_S)
+        self.seconds += self._server.cpu_seconds()
 
 
 def serve(target: str, descriptor: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from ws_responses.protocol.events import encode
@@ -92,6 +93,28 @@ def encoded(deltas: int) -> tuple[tuple[str, bytes], ...]:
     return tuple(
         (event["type"], encode({**event, "sequence_number": number})) for number, event in enumerate(text_turn(deltas))
     )
+
+
+class ShortTurn:
+    """A turn that says nothing: its terminal event alone, or ``response.created`` before it; with a new id each time.
+
+    Args:
+        events: 1 or 2.
+    """
+
+    def __init__(self, events: int) -> None:
+        kinds = (("response.created", "in_progress"), ("response.completed", "completed"))
+        self._patterns: list[bytes] = []
+        self._ids = count(1)
+        for number, (kind, status) in enumerate(kinds[-events:]):
+            spent = usage(0) if status == "completed" else None
+            event = {"type": kind, "sequence_number": number, "response": response("@", status, [], spent)}
+            self._patterns.append(sse(kind, encode(event)).replace(b'"@"', b'"resp_%032x"'))
+
+    def chunks(self) -> list[bytes]:
+        """Return the chunks of the next turn."""
+        number = next(self._ids)
+        return [pattern % number for pattern in self._patterns]
 
 
 def sse(kind: str, event: bytes) -> bytes:
