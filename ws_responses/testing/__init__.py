@@ -15,6 +15,7 @@ the strategies in `ws_responses.testing.strategies`.
 
 from ws_responses.testing import steps
 from ws_responses.testing.builder import ResponseBuilder, counting_ids, numbered, random_ids
+from ws_responses.testing.clock import FakeClock, settle
 from ws_responses.testing.model import ARGUMENTS, ModelError, ScriptedModel, arguments_for
 from ws_responses.testing.scripted import Request, ScriptedApp
 from ws_responses.testing.socket import (
@@ -33,6 +34,7 @@ __all__ = [
     "TERMINAL_TYPES",
     "ClientGone",
     "Denial",
+    "FakeClock",
     "MemorySocket",
     "ModelError",
     "ProtocolViolation",
@@ -45,5 +47,6 @@ __all__ = [
     "counting_ids",
     "numbered",
     "random_ids",
+    "settle",
     "steps",
 ]

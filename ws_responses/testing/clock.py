@@ -1,0 +1,112 @@
+"""A clock that stands still until the test moves it.
+
+clock = FakeClock()
+async with MemorySocket(ResponsesWebSocketMiddleware(app, clock=clock)) as ws:
+    await clock.advance(1800)
+    assert await ws.wait_closed() == 1001
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import anyio
+
+__all__ = ["FakeClock", "settle"]
+
+_MAX_SECONDS = 5.0
+
+
+class FakeClock:
+    """The clock of a middleware in a test: ``ResponsesWebSocketMiddleware(app, clock=FakeClock())``.
+
+    Args:
+        start: the first reading.
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+
+    def now(self) -> float:
+        """Return the present reading."""
+        return self._now
+
+    @property
+    def next_due(self) -> float:
+        """The earliest time that somebody waits for; `inf` if nobody does."""
+        return min((due for due, _ in self._timers.values()), default=math.inf)
+
+    async def wait(self, seconds: float, wake: anyio.Event) -> None:
+        """Return when the clock has been moved on by `seconds`, or as soon as `wake` is set."""
+        with self.move_on_after(seconds):
+            await wake.wait()
+
+    @contextmanager
+    def move_on_after(self, seconds: float) -> Generator[anyio.CancelScope]:
+        """Cancel the block when the clock has been moved on by `seconds`."""
+        timer = object()
+        with anyio.CancelScope() as scope:
+            if seconds <= 0:
+                scope.cancel()
+            self._timers[timer] = (self._now + seconds, scope.cancel)
+            try:
+                yield scope
+            finally:
+                self._timers.pop(timer, None)
+
+    async def advance(self, seconds: float) -> None:
+        """Move on by `seconds`: wake whoever waits for a time on the way, in order, and let all tasks run each time.
+
+        Raises:
+            AssertionError: The tasks do not come to rest, so that time cannot go on.
+        """
+        until = self._now + seconds
+        await settle()
+        while (due := self.next_due) <= until:
+            self._now = max(self._now, due)
+            self._fire()
+            await settle()
+        self._now = until
+
+    def jump(self, seconds: float) -> None:
+        """Move on by `seconds` at once, and wake whoever waited for a time on the way; nobody has run when it returns."""
+        self._now += seconds
+        self._fire()
+
+    def _fire(self) -> None:
+        for timer, (due, fire) in list(self._timers.items()):
+            if due <= self._now:
+                del self._timers[timer]
+                fire()
+
+
+async def settle() -> None:
+    """Let the other tasks run until every one of them waits for something.
+
+    Raises:
+        AssertionError: They never do.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with anyio.move_on_after(_MAX_SECONDS) as scope:
+            await anyio.wait_all_tasks_blocked()
+        if scope.cancelled_caught:
+            raise AssertionError(f"some task is still busy after {_MAX_SECONDS} s") from None
+        return
+    # anyio's own looks again only after a tenth of a second.
+    here = asyncio.current_task()
+    until = time.monotonic() + _MAX_SECONDS
+    while time.monotonic() < until:
+        await asyncio.sleep(0)
+        if all(task is here or _is_blocked(task) for task in asyncio.all_tasks()):
+            return
+    raise AssertionError(f"some task is still busy after {_MAX_SECONDS} s")
+
+
+def _is_blocked(task: "asyncio.Task[object]") -> bool:
+    waiter = getattr(task, "_fut_waiter", None)
+    return waiter is not None and not waiter.done()
