@@ -34,6 +34,11 @@ class StoreError(WSResponsesError):
     """A response store could not answer."""
 
 
+def excerpt(text: str, limit: int = 256) -> str:
+    """Return a peer's word as an error may repeat it: whole if it is of any sensible length, else its beginning."""
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
 class WireError(WSResponsesError):
     """A failure that the client is told, with its wire representation.
 
@@ -66,7 +71,7 @@ class WireError(WSResponsesError):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = None if param is None else excerpt(param)
         if code is not None:
             self.code = code
         if status is not None:
@@ -129,6 +134,16 @@ class StreamLimitReached(MalformedFrame):
             "existing stream_id or open a new WebSocket connection.",
             param="stream_id",
         )
+
+
+class FrameTooLarge(MalformedFrame):
+    """A frame above the limit. The connection is closed with 1009; this is what its other turns are told before."""
+
+    status = 413
+    code = "websocket_message_too_big"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The connection was closed because a message had more than {limit} bytes.")
 
 
 class ConnectionLimitReached(MalformedFrame):

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from ws_responses.errors import InvalidRequest, ToolCallNotFound, ToolOutputMissing
+from ws_responses.errors import InvalidRequest, ToolCallNotFound, ToolOutputMissing, excerpt
 from ws_responses.protocol.items import (
     CALLS,
     COMPACTION,
@@ -155,7 +155,7 @@ def require_answers(state: CallState) -> None:
     for call in state.open:
         if call.required:
             words = CALLS[call.type].words
-            raise ToolOutputMissing(f"No tool output found for {words} {call.key}.", param="input")
+            raise ToolOutputMissing(f"No tool output found for {words} {excerpt(call.key)}.", param="input")
 
 
 def _open(calls: dict[tuple[str, str], OpenCall], head: ItemHead, where: str | None) -> None:
@@ -178,4 +178,6 @@ def _answer(calls: dict[tuple[str, str], OpenCall], head: ItemHead, index: int, 
     if not key:
         raise InvalidRequest(f"The field '{path}' is missing.", param=path)
     if calls.pop((kind, key), None) is None and known:
-        raise ToolCallNotFound(f"No tool call found for {pairing.words} output with call_id {key}.", param=path)
+        raise ToolCallNotFound(
+            f"No tool call found for {pairing.words} output with call_id {excerpt(key)}.", param=path
+        )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ws_responses.errors import InvalidRequest, InvalidStreamId, MalformedFrame, UnknownEvent, WireError
+from ws_responses.errors import InvalidRequest, InvalidStreamId, MalformedFrame, UnknownEvent, WireError, excerpt
 
 CREATE: Final = "response.create"
 PROCESSED: Final = "response.processed"
@@ -46,6 +46,8 @@ _decode_opt_str = msgspec.json.Decoder(str | None).decode
 _decode_opt_bool = msgspec.json.Decoder(bool | None).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_number = msgspec.json.Decoder(int | float).decode
+_NUMBER_STARTS: Final = frozenset(b"-0123456789")
 
 
 class ResponseCreate(Struct):
@@ -63,7 +65,7 @@ class ResponseCreate(Struct):
         has_input: There was an ``input``, if only an empty one.
         conversation: A ``conversation`` is named.
         prompt: A ``prompt`` is named.
-        size: Characters of the frame, for the queue's bound.
+        size: Bytes of the frame, for the queue's bound.
     """
 
     body: dict[str, Raw]
@@ -146,11 +148,12 @@ def parse_create(members: dict[str, Raw], lane: str | None, size: int) -> Respon
     Args:
         members: As :func:`decode_members` gave them; taken over by the result.
         lane: As :func:`lane_of` gave it.
-        size: Size of the frame, in bytes or characters.
+        size: Bytes of the frame.
 
     Raises:
-        MalformedFrame: A member that the socket needs has the wrong type.
+        MalformedFrame: A member that the socket needs has the wrong type, or a number is beyond all ranges.
     """
+    _check_numbers(members)
     model = _typed(members, "model", _decode_opt_str, "a string or null")
     parent = _typed(members, "previous_response_id", _decode_opt_str, "a string or null")
     generate = _typed(members, "generate", _decode_opt_bool, "a boolean")
@@ -209,6 +212,18 @@ def _typed(members: Mapping[str, Raw], name: str, decode: Any, expected: str) ->
         return decode(raw)
     except msgspec.ValidationError:
         raise MalformedFrame(f"The field '{name}' must be {expected}.", param=name, code="invalid_request") from None
+
+
+def _check_numbers(members: Mapping[str, Raw]) -> None:
+    """Refuse a parameter such as 1e999: it is legal JSON, but the app would read it as infinity and write it as such."""
+    for name, raw in members.items():
+        if memoryview(raw)[0] in _NUMBER_STARTS:
+            try:
+                _decode_number(raw)
+            except msgspec.ValidationError:
+                raise MalformedFrame(
+                    "A number in the frame is out of range.", param=name, code="invalid_request"
+                ) from None
 
 
 def _first(raw: Raw | None) -> bytes:
@@ -296,8 +311,9 @@ def encode_error(error: WireError, *, stream_id: str | None = None, sequence_num
 
 def not_an_event(kind: str) -> UnknownEvent:
     """Return the error for a frame whose type we do not serve."""
-    shown = kind if len(kind) <= 64 else kind[:64] + "..."
-    return UnknownEvent(f"Unknown event type {shown!r}. This endpoint serves 'response.create'.", param="type")
+    return UnknownEvent(
+        f"Unknown event type {excerpt(kind, 64)!r}. This endpoint serves 'response.create'.", param="type"
+    )
 
 
 def invalid(message: str, param: str) -> InvalidRequest:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from ws_responses.errors import (
     ConnectionLimitReached,
+    FrameTooLarge,
     LocalProtocolError,
     MalformedFrame,
     QueueFull,
@@ -162,7 +163,10 @@ class TurnQueued(Struct, frozen=True):
 
 
 class AbortTurn(Struct, frozen=True):
-    """Stop this running turn. ``error`` is what the client is told, None if nobody listens any more."""
+    """Stop this running turn, and call ``turn_ended`` before the next input.
+
+    ``error`` is what the client is told, None if nobody listens any more.
+    """
 
     turn: Turn
     error: WireError | None
@@ -256,14 +260,15 @@ class Session:
         if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
             return NOTHING
         self._active_at = now
-        size = len(data)
-        if size > self.limits.max_frame_bytes or (
-            size * 3 > self.limits.max_frame_bytes and _utf8_length(data) > self.limits.max_frame_bytes
-        ):
-            return self._close(1009, f"frame above {self.limits.max_frame_bytes} bytes")
         lane_name = None
         try:
-            members = events.decode_members(_text(data))
+            # A character has at least one byte, so what is too long as it is need not be encoded first.
+            encoded = data if len(data) > self.limits.max_frame_bytes else _utf8(data)
+            size = len(encoded)
+            if size > self.limits.max_frame_bytes:
+                error = FrameTooLarge(self.limits.max_frame_bytes)
+                return self._close(1009, f"frame above {self.limits.max_frame_bytes} bytes", error)
+            members = events.decode_members(encoded)
             kind = events.event_type(members)
             if kind == events.PROCESSED:
                 return NOTHING
@@ -272,6 +277,7 @@ class Session:
                 raise events.not_an_event(kind)
             if "response" in members:
                 members = self._unwrap(members)
+                lane_name = events.lane_of(members)
             create = events.parse_create(members, lane_name, size)
             return self._accept(create, now)
         except WireError as error:
@@ -283,10 +289,10 @@ class Session:
 
     def turn_ended(self, turn: Turn, now: float) -> Actions:
         """Free the lane of a turn that is over; its closing event was or will be written by the caller."""
-        turn.move(TurnInput.END)
         lane = turn.lane
         if lane.running is not turn:
             raise LocalProtocolError(f"turn {turn.id} does not run on its lane")
+        turn.move(TurnInput.END)
         lane.running = None
         self.running.remove(turn)
         self._active_at = now
@@ -318,15 +324,13 @@ class Session:
             return NOTHING
         self._move(SessionInput.RETIRE)
         self._retirement = Retirement(error, notice, close_code, reason, now + grace_s)
-        refused: list[Action] = []
-        for action in self._drop_queued():
-            refused += (action, Send(encode_error(error, stream_id=action.turn.lane.name)))
+        refused = self._drop_queued(error)
         if self.running:
             return refused
         return (*refused, *self._finish())
 
     def close(self, code: int, reason: str, *, error: WireError | None = None) -> Actions:
-        """Close at once; running turns are told ``error`` first, if there is one."""
+        """Close at once; running and queued turns are told ``error`` first, if there is one."""
         if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
             return NOTHING
         return self._close(code, reason, error)
@@ -344,13 +348,13 @@ class Session:
         limits = self.limits
         self._ticked_at = now
         if blocked_since is not None:
-            if limits.send_timeout_s is not None and now - blocked_since >= limits.send_timeout_s:
+            if limits.send_timeout_s is not None and now >= blocked_since + limits.send_timeout_s:
                 return self._close(1008, "client does not read")
             for turn in self.running:
                 turn.heard_at = now
         actions: list[Action] = []
         age = limits.max_connection_age_s
-        if self._retirement is None and age is not None and now - self._opened_at >= age:
+        if self._retirement is None and age is not None and now >= self._opened_at + age:
             notice = self._age_notice or bool(self.running)
             error = ConnectionLimitReached(age)
             actions += self.retire(
@@ -362,7 +366,7 @@ class Session:
         for turn in self.running:
             actions += self._watch(turn, now)
         idle = limits.idle_timeout_s
-        if idle is not None and not self.running and self.phase is SessionPhase.OPEN and now - self._active_at >= idle:
+        if idle is not None and not self.running and self.phase is SessionPhase.OPEN and now >= self._active_at + idle:
             actions += self._close(1001, "idle")
         return actions
 
@@ -370,6 +374,8 @@ class Session:
         """When the next ``tick`` is wanted (``inf``: never)."""
         limits = self.limits
         deadline = float("inf")
+        if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
+            return deadline
         if self._retirement is not None:
             deadline = self._retirement.deadline
         elif limits.max_connection_age_s is not None:
@@ -384,9 +390,12 @@ class Session:
                 (max(turn.heard_at, turn.kept_alive_at), self._keepalive_s),
             ):
                 if span is not None:
-                    # Events bear no time stamp (that would cost a clock reading each): a tick sees that some came since
-                    # the last one. Four looks in a span keep the error below a quarter of it.
-                    deadline = min(deadline, base + span, self._ticked_at + span / 4)
+                    deadline = min(deadline, base + span)
+            # Events bear no time stamp (that would cost a clock reading each): a tick sees that some came since the last
+            # one. Four looks in a span keep the error below a quarter of it, also of the span that a first event begins.
+            for span in (self._patience(turn), limits.event_timeout_s, self._keepalive_s):
+                if span is not None:
+                    deadline = min(deadline, self._ticked_at + span / 4)
         return deadline
 
     # -- parts -------------------------------------------------------------------------------------------------------
@@ -415,30 +424,36 @@ class Session:
 
     def _accept(self, create: ResponseCreate, now: float) -> Actions:
         if self._retirement is not None:
-            raise self._retirement.error
+            # Not raised: an exception that is raised again keeps the frames of all earlier times, and their data.
+            return (Send(encode_error(self._retirement.error, stream_id=create.lane)),)
         lane = self._lane(create.lane)
-        turn = Turn(self._turn_ids(), create, lane, self._orders)
-        if lane.running is None and not lane.queue and len(self.running) < self.limits.max_running_turns:
-            self._orders += 1
-            return (self._start(turn, now),)
         limits = self.limits
+        if lane.running is None and not lane.queue and len(self.running) < limits.max_running_turns:
+            return (self._start(self._admit(create, lane), now),)
         if self.queued_creates >= limits.max_queued_creates:
             raise QueueFull(f"{self.queued_creates} requests wait on this connection already; that is its limit.")
         if self.queued_bytes + create.size > limits.max_queued_bytes:
             raise QueueFull(f"The requests waiting on this connection would exceed {limits.max_queued_bytes} bytes.")
-        self._orders += 1
+        turn = self._admit(create, lane)
         lane.queue.append(turn)
         self.queued_creates += 1
         self.queued_bytes += create.size
         return (TurnQueued(turn),)
 
     def _lane(self, name: str | None) -> Lane:
+        """Return the lane of a name; a new one is not taken into the books before its create is admitted."""
         lane = self.lanes.get(name)
-        if lane is None:
-            if len(self.lanes) - 1 >= self.limits.max_lanes:
-                raise StreamLimitReached(self.limits.max_lanes)
-            lane = self.lanes[name] = Lane(name)
-        return lane
+        if lane is not None:
+            return lane
+        if len(self.lanes) - 1 >= self.limits.max_lanes:
+            raise StreamLimitReached(self.limits.max_lanes)
+        return Lane(name)
+
+    def _admit(self, create: ResponseCreate, lane: Lane) -> Turn:
+        self.lanes[lane.name] = lane
+        turn = Turn(self._turn_ids(), create, lane, self._orders)
+        self._orders += 1
+        return turn
 
     def _start(self, turn: Turn, now: float) -> StartTurn:
         turn.move(TurnInput.START)
@@ -464,14 +479,19 @@ class Session:
         self.queued_bytes -= turn.create.size
         return turn
 
-    def _drop_queued(self) -> Iterable[DropTurn]:
-        dropped = []
+    def _drop_queued(self, error: WireError | None = None) -> Actions:
+        dropped: list[Turn] = []
         for lane in self.lanes.values():
             while lane.queue:
                 turn = self._unqueue(lane)
                 turn.move(TurnInput.END)
                 dropped.append(turn)
-        return [DropTurn(turn) for turn in sorted(dropped, key=lambda turn: turn.order)]
+        actions: list[Action] = []
+        for turn in sorted(dropped, key=lambda turn: turn.order):
+            actions.append(DropTurn(turn))
+            if error is not None:
+                actions.append(Send(encode_error(error, stream_id=turn.lane.name)))
+        return actions
 
     def _patience(self, turn: Turn) -> float | None:
         limits = self.limits
@@ -482,13 +502,12 @@ class Session:
             turn.seen = turn.heard
             turn.heard_at = now
             return ()
-        silence = now - turn.heard_at
         patience = self._patience(turn)
-        if patience is not None and silence >= patience:
+        if patience is not None and now >= turn.heard_at + patience:
             what = "sent no event" if turn.heard else "did not answer"
             return (AbortTurn(turn, UpstreamTimeout(f"The upstream {what} for {patience:g} s.")),)
         quiet_since = max(turn.heard_at, turn.kept_alive_at)
-        if self._keepalive_s is not None and now - quiet_since >= self._keepalive_s:
+        if self._keepalive_s is not None and now >= quiet_since + self._keepalive_s:
             turn.kept_alive_at = now
             return (KeepAlive(turn),)
         return ()
@@ -503,7 +522,7 @@ class Session:
 
     def _close(self, code: int, reason: str, error: WireError | None = None) -> Actions:
         self._move(SessionInput.CLOSE)
-        dropped = self._drop_queued()
+        dropped = self._drop_queued(error)
         return (*dropped, *(AbortTurn(turn, error) for turn in self.running), Close(code, reason))
 
     def _move(self, stimulus: SessionInput) -> None:
@@ -513,19 +532,20 @@ class Session:
             raise LocalProtocolError(f"{stimulus.name} is illegal when {self.phase.name}") from None
 
 
-def _text(data: str | bytes) -> str:
-    if isinstance(data, str):
+def _utf8(data: str | bytes) -> str | bytes:
+    """Return a frame in the form that the views of it will keep alive: one byte for each byte on the wire.
+
+    A text with other characters takes up to four bytes for each of them in memory, and its encoded form beside it.
+    """
+    if data.isascii():
         return data
     try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise MalformedFrame("The binary frame is not valid UTF-8.") from None
-
-
-def _utf8_length(data: str | bytes) -> int:
-    if isinstance(data, bytes) or data.isascii():
-        return len(data)
-    return len(data.encode("utf-8", "surrogatepass"))
+        if isinstance(data, str):
+            return data.encode()
+        data.decode()
+    except UnicodeError:
+        raise MalformedFrame("The frame is not valid UTF-8.") from None
+    return data
 
 
 CLOSE_REASON_BYTES: Final = 123

@@ -1,0 +1,111 @@
+"""What a client frame means, read off the protocol's text with the standard library: slow, naive, and beside our decoder."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The frame gets an error frame."""
+
+    code: str
+    param: str | None = None
+    stream_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """The frame is taken, and answered by nothing."""
+
+
+@dataclass(frozen=True)
+class Create:
+    """The frame asks for a turn."""
+
+    lane: str | None
+    previous_response_id: str | None
+    warm_up: bool
+    store: bool | None
+    model: str | None
+    input: Any
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+def no_constants(name: str) -> Any:
+    raise ValueError(name)
+
+
+def decoded(data: str | bytes) -> Any:
+    text = data.decode() if isinstance(data, bytes) else data
+    value = json.loads(text, parse_constant=no_constants)
+    json.dumps(value, ensure_ascii=False).encode()  # lone surrogates fail here
+    return value
+
+
+def is_lane_name(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,256}", value) is not None
+
+
+TYPES: dict[str, tuple[type, ...]] = {
+    "model": (str, type(None)),
+    "previous_response_id": (str, type(None)),
+    "generate": (bool, type(None)),
+    "store": (bool, type(None)),
+    "background": (bool, type(None)),
+    "input": (str, list, type(None)),
+}
+NOT_FOR_THE_APP = {"type", "stream_id", "generate", "stream", "stream_options", "background"}
+
+
+def read_frame(data: str | bytes) -> Refusal | Ignored | Create:
+    """Judge one frame."""
+    try:
+        frame = decoded(data)
+    except (ValueError, RecursionError):
+        return Refusal("invalid_json")
+    if not isinstance(frame, dict):
+        return Refusal("invalid_request")
+    kind = frame.get("type")
+    if not isinstance(kind, str):
+        return Refusal("unknown_event_type", "type")
+    if kind == "response.processed":
+        return Ignored()
+    if "stream_id" in frame and not is_lane_name(frame["stream_id"]):
+        return Refusal("invalid_stream_id", "stream_id")
+    lane = frame.get("stream_id")
+    if kind != "response.create":
+        return Refusal("unknown_event_type", "type", lane)
+    if "response" in frame:
+        return Refusal("invalid_request", "response", lane)
+    return _create(frame, lane)
+
+
+def _create(frame: dict[str, Any], lane: str | None) -> Refusal | Create:
+    infinite = [name for name, value in frame.items() if isinstance(value, float) and abs(value) == float("inf")]
+    if infinite:
+        return Refusal("invalid_request", infinite[0], lane)
+    for name, types in TYPES.items():
+        if not isinstance(frame.get(name), types):
+            return Refusal("invalid_request", name, lane)
+    if frame.get("background"):
+        return Refusal("invalid_request", "background", lane)
+    parent = frame.get("previous_response_id") or None
+    if parent is not None and frame.get("conversation") is not None:
+        return Refusal("invalid_request", "conversation", lane)
+    options = frame.get("prompt_cache_options")
+    prewarm = isinstance(options, dict) and options.get("prewarm") is True
+    return Create(
+        lane=lane,
+        previous_response_id=parent,
+        warm_up=frame.get("generate") is False or prewarm,
+        store=frame.get("store"),
+        model=frame.get("model"),
+        input=frame.get("input"),
+        body={
+            name: value
+            for name, value in frame.items()
+            if name not in NOT_FOR_THE_APP | {"input", "previous_response_id"}
+        },
+    )
