@@ -21,10 +21,12 @@ class MakeBenchmark(Protocol):
 
 
 def _benchmarks() -> Mapping[str, MakeBenchmark]:
+    from ws_responses.bench.latency import Latency
+    from ws_responses.bench.memory import Memory
     from ws_responses.bench.relay import Relay
     from ws_responses.bench.twin import Twin
 
-    return {"P1": Relay, "P2": Twin}
+    return {"P1": Relay, "P2": Twin, "P3": Latency, "P8": Memory}
 
 
 def main(arguments: Sequence[str]) -> int:

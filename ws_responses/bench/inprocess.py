@@ -1,0 +1,183 @@
+"""The middleware without a server: a hand-written client, and an app that answers each turn by a tool call.
+
+What is measured in process is free of the noise of sockets, and memory can be counted to the byte.
+"""
+
+import asyncio
+from time import perf_counter
+from typing import Any, Literal, Self
+
+from ws_responses import ResponsesWebSocketMiddleware
+from ws_responses._types import Message, Receive, Scope, Send
+from ws_responses.bench import streams
+from ws_responses.bench.client import Unexpected
+from ws_responses.protocol.events import encode
+
+_ARGUMENTS = (
+    '{"command":["bash","-lc","rg --line-number --hidden needle src tests docs"],"workdir":"/work","timeout_ms":60000}'
+)
+
+
+class ToolApp:
+    """A Responses app that asks for a tool in each turn; reads its request's body and does not look at it.
+
+    Attributes:
+        entered_at: When it was called last.
+        body_bytes: Length of the last body.
+        turns: How often it was called.
+        response_id: Id of its last response.
+        call_id: Id of its last call.
+        item: Its last output item, encoded.
+    """
+
+    def __init__(self) -> None:
+        self.entered_at = 0.0
+        self.body_bytes = 0
+        self.turns = 0
+        self.response_id = ""
+        self.call_id = ""
+        self.item = b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        self.entered_at = perf_counter()
+        self.body_bytes = len((await receive())["body"])
+        if scope["method"] != "POST":
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for chunk in self._answer():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _answer(self) -> list[bytes]:
+        self.turns += 1
+        self.response_id, self.call_id = f"resp_{self.turns:032x}", f"call_{self.turns:024x}"
+        item = {
+            "type": "function_call",
+            "id": f"fc_{self.turns:032x}",
+            "call_id": self.call_id,
+            "name": "shell",
+            "arguments": _ARGUMENTS,
+            "status": "completed",
+        }
+        self.item = encode(item)
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        events: tuple[dict[str, Any], ...] = (
+            {"type": "response.created", "response": streams.response(self.response_id, "in_progress", [])},
+            {"type": "response.output_item.added", "output_index": 0, "item": begun},
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {
+                "type": "response.completed",
+                "response": streams.response(self.response_id, "completed", [item], streams.usage(40)),
+            },
+        )
+        return [
+            streams.sse(event["type"], encode({**event, "sequence_number": number}))
+            for number, event in enumerate(events)
+        ]
+
+
+class Conversation:
+    """One connection to the middleware, by the least that is an ASGI WebSocket client; an async context manager.
+
+    Args:
+        history: Mode of the middleware.
+        store: As the frames say.
+
+    Attributes:
+        app: The app behind the middleware.
+        item_bytes: Sum of all items that went in and out, as they are on the wire.
+        parent_id: What the next turn continues.
+        call_id: What the next turn answers.
+    """
+
+    def __init__(self, history: Literal["replay", "forward", "turn"], *, store: bool) -> None:
+        self.app = ToolApp()
+        self.item_bytes = 0
+        self.parent_id: str | None = None
+        self.call_id = ""
+        self._store = store
+        self._middleware = ResponsesWebSocketMiddleware(self.app, history=history)
+        self._given: asyncio.Queue[Message] = asyncio.Queue()
+        self._received_at = 0.0
+        self._over: asyncio.Future[None]
+        self._accepted = asyncio.Event()
+        self._task: asyncio.Task[None]
+
+    async def __aenter__(self) -> Self:
+        """Connect."""
+        scope: Scope = {
+            "type": "websocket",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "scheme": "ws",
+            "path": "/v1/responses",
+            "raw_path": b"/v1/responses",
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer sk-bench")],
+            "client": ("127.0.0.1", 50000),
+            "server": ("127.0.0.1", 8000),
+            "subprotocols": [],
+            "state": {},
+            "extensions": {},
+        }
+        self._given.put_nowait({"type": "websocket.connect"})
+        self._task = asyncio.create_task(self._middleware(scope, self._receive, self._send))
+        await self._accepted.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect, and wait for the end."""
+        self._given.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        await self._task
+
+    async def turn(self, output_bytes: int) -> float:
+        """Run one turn that gives the output of the last tool call; return the time from frame to app, in seconds.
+
+        Args:
+            output_bytes: Size of that output.
+
+        Raises:
+            Unexpected: The turn failed.
+        """
+        item = encode(self._item(output_bytes))
+        frame = b'{"type":"response.create","model":"bench","store":%s%s,"input":[%s]}' % (
+            b"true" if self._store else b"false",
+            b"" if self.parent_id is None else b',"previous_response_id":"%s"' % self.parent_id.encode(),
+            item,
+        )
+        self._over = asyncio.get_running_loop().create_future()
+        self._given.put_nowait({"type": "websocket.receive", "text": frame.decode()})
+        await self._over
+        self.item_bytes += len(item) + len(self.app.item)
+        return self.app.entered_at - self._received_at
+
+    async def grow(self, turns: int, output_bytes: int) -> None:
+        """Run some turns, each continuing the one before."""
+        for _ in range(turns):
+            await self.turn(output_bytes)
+            self.parent_id, self.call_id = self.app.response_id, self.app.call_id
+
+    def _item(self, size: int) -> dict[str, object]:
+        if self.parent_id is None:
+            return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x" * size}]}
+        return {"type": "function_call_output", "call_id": self.call_id, "output": "x" * size}
+
+    async def _receive(self) -> Message:
+        message = await self._given.get()
+        self._received_at = perf_counter()
+        return message
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "websocket.accept":
+            self._accepted.set()
+        elif message["type"] != "websocket.send":
+            self._over.set_exception(Unexpected(repr(message)))
+        elif '"response.completed"' in message["text"][:96]:
+            self._over.set_result(None)
+        elif '"error"' in message["text"][:96] or '"response.failed"' in message["text"][:96]:
+            self._over.set_exception(Unexpected(message["text"][:400]))

@@ -1,0 +1,105 @@
+"""P8: memory of an idle connection beside the bare server's own, and of a chain beside its items."""
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Mapping
+from typing import Final, Self
+
+from ws_responses.bench.client import Socket
+from ws_responses.bench.inprocess import Conversation
+from ws_responses.bench.results import Row, Sample, in_turn
+from ws_responses.bench.server import Server
+
+_CHAINS: Final = (100, 200, 400)
+_TURN_BYTES: Final = 4_000
+_AT_ONCE: Final = 50
+_SETTLE_S: Final = 0.3
+KIB: Final = 1024
+
+
+class Memory:
+    """P8.
+
+    Args:
+        quick: Measure less.
+    """
+
+    name = "P8"
+
+    def __init__(self, *, quick: bool) -> None:
+        self._sockets = 300 if quick else 2_000
+        self.rows = (
+            Row(
+                "P8.idle",
+                f"an idle connection ({self._sockets:,} of them), less a bare server's",
+                "KiB",
+                8,
+                "difference",
+            ),
+            *(
+                Row(f"P8.chain{turns}", f"a chain of {turns} turns of 4 kB, beside its items", "kB", 1.2)
+                for turns in _CHAINS
+            ),
+            Row("P8.linear", "a turn of a long chain (200-400), beside one of a short (100-200)", "kB", 1.05),
+        )
+
+    async def __aenter__(self) -> Self:
+        """Nothing is shared by rounds: memory that one leaves behind would be reused by the next."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is left."""
+
+    async def round(self, number: int) -> Mapping[str, Sample]:
+        """Open connections to new servers, and grow new chains."""
+        legs = {"bare": "bare", "ours": "plain"}
+        idle = {leg: await _idle_kib(legs[leg], self._sockets) for leg in in_turn(legs, number)}
+        samples = {"P8.idle": Sample(idle["ours"], idle["bare"])}
+        kept: dict[int, float] = {}
+        for turns in _CHAINS:
+            kept[turns], items = await _chain_kb(turns)
+            samples[f"P8.chain{turns}"] = Sample(kept[turns], items)
+        short, middle, long = _CHAINS
+        samples["P8.linear"] = Sample(
+            (kept[long] - kept[middle]) / (long - middle), (kept[middle] - kept[short]) / (middle - short)
+        )
+        return samples
+
+
+async def _idle_kib(target: str, sockets: int) -> float:
+    """Return how much resident memory of a new server one idle connection takes; each client has its own key."""
+    with Server(target) as server:
+        await _open(server, "first", _AT_ONCE)  # what is loaded or made once
+        await asyncio.sleep(_SETTLE_S)
+        before = server.resident_bytes()
+        for batch in range(sockets // _AT_ONCE):
+            await _open(server, f"{batch}", _AT_ONCE)
+        await asyncio.sleep(_SETTLE_S)
+        return (server.resident_bytes() - before) / sockets / KIB
+
+
+async def _open(server: Server, name: str, count: int) -> list[Socket]:
+    """Open connections; the server's end closes them."""
+    return await asyncio.gather(*(Socket.connect(server.url, f"sk-bench-{name}-{n}") for n in range(count)))
+
+
+async def _chain_kb(turns: int) -> tuple[float, float]:
+    """Return what a new chain keeps in memory while its connection idles, and the size of its items; in kB.
+
+    Memory is counted object by object, by the interpreter's own account.
+    """
+    tracemalloc.start()
+    try:
+        async with Conversation("replay", store=False) as conversation:
+            await conversation.grow(1, _TURN_BYTES)  # what a connection makes once
+            begun_bytes, before = conversation.item_bytes, _traced_bytes()
+            await conversation.grow(turns, _TURN_BYTES)
+            return (_traced_bytes() - before) / 1e3, (conversation.item_bytes - begun_bytes) / 1e3
+    finally:
+        tracemalloc.stop()
+
+
+def _traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
