@@ -11,9 +11,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ws_responses._types import Receive, Send
+from ws_responses.clock import pause
 from ws_responses.errors import Forbidden, Refused, Unauthorized, Unavailable, WireError
 from ws_responses.handshake import Handshake
-from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused
+from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused, StoreFailed
 from ws_responses.protocol.events import ResponseCreate
 from ws_responses.protocol.session import (
     AbortTurn,
@@ -105,8 +106,12 @@ class Connection:
         self._outbox: deque[bytes | Close] = deque()
         self._outbox_bytes = 0
         self._flushing = False
+        self._unstored: deque[ResponseNode] = deque()
+        self._storing = False
+        self._store_scope = anyio.CancelScope(shield=True)
         self._warm_up_bytes = 0
         self._close_sent: int | None = None
+        self._close_written = anyio.Event()
         self._wake = anyio.Event()
         self._wakes_at = 0.0
         self._idle: anyio.Event | None = None
@@ -124,6 +129,8 @@ class Connection:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._watch)
+                if self.registry.draining:
+                    self.retire()
                 try:
                     code = await self._read()
                 finally:
@@ -167,12 +174,15 @@ class Connection:
             await self.clock.wait(self._wakes_at - now, self._wake)
 
     def _next_look(self, now: float) -> float:
-        at = self.session.next_deadline()
         limits = self.limits
+        at = min((self.session.next_deadline(), *self._trailing.values()))
         if self.session.running or self._trailing:
             at = min(at, now + limits.trailing_timeout_s)
-            if limits.send_timeout_s is not None:
+        if limits.send_timeout_s is not None:
+            if self.session.running or self._trailing:
                 at = min(at, now + limits.send_timeout_s / 4)
+            if self.writer.blocked_since is not None:
+                at = min(at, self.writer.blocked_since + limits.send_timeout_s)
         return max(at, now)
 
     def _look_by(self, when: float) -> None:
@@ -183,17 +193,17 @@ class Connection:
 
     async def _wind_up(self) -> None:
         """End all turns: disconnect, grace, cancellation, bounded waits."""
-        self.writer.closed = True
         limits = self.limits
         drain_s = self.settings.on_disconnect_s
         actions = self.session.peer_gone()
+        self.writer.finish()
         if drain_s and self._close_sent is None:
             for run in self._runs:
                 run.mute()
             await self._wait_for_runs(drain_s)
         self.perform([action for action in actions if not isinstance(action, AbortTurn)])
         for run in list(self._runs):
-            self._abort(run, None)
+            self._tell_gone(run, None)
         if any(not run.in_background for run in self._runs):
             await self._wait_for_runs(limits.disconnect_grace_s, background=False)
         for run in self._runs:
@@ -204,13 +214,14 @@ class Connection:
         for run in self._runs:
             run.scope.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
+        self._store_scope.cancel()
         if self._runs:
             logger.error("connection %s: %d app calls ignore cancellation", self.id, len(self._runs))
 
     async def _wait_for_runs(self, seconds: float, *, background: bool = True) -> None:
         """Wait until no call runs (or only background work does), but not for longer than ``seconds``."""
-        with anyio.move_on_after(seconds):
-            while any(background or not run.in_background for run in self._runs):
+        with self.clock.move_on_after(seconds):
+            while (background and self._storing) or any(background or not run.in_background for run in self._runs):
                 self._idle = anyio.Event()
                 await self._idle.wait()
         self._idle = None
@@ -237,21 +248,26 @@ class Connection:
             if type(action) is StartTurn:
                 self._start(action.turn)
             elif type(action) is SendFrame:
-                self.reporter.report(FrameRefused(connection_id=self.id, code=_code_of(action.frame)))
-                self.post(action.frame)
+                self._answer(action)
             elif type(action) is TurnQueued:
                 self._pin_fork(action.turn)
             elif type(action) is DropTurn:
                 self._unpin_fork(action.turn)
-            elif type(action) is AbortTurn:
-                self._abort(self._by_turn[action.turn], action.error)
-            elif type(action) is KeepAlive:
-                self._tasks.start_soon(self._by_turn[action.turn].keep_alive)
             elif type(action) is Close:
-                self.post(action)
-                self._tasks.start_soon(self._give_up_on_close)
+                self._close(action)
+            elif type(action) is AbortTurn or type(action) is KeepAlive:
+                # It may have ended by an action before this one.
+                run = self._by_turn.get(action.turn)
+                if run is None:
+                    continue
+                if type(action) is AbortTurn:
+                    self._abort(run, action.error)
+                else:
+                    self._tasks.start_soon(run.keep_alive)
 
     def _start(self, turn: Turn) -> None:
+        if turn.pin is None:
+            self._pin_fork(turn)
         self._unpin_fork(turn, keep=True)
         run = TurnRun(self, turn)
         self._runs.add(run)
@@ -261,36 +277,46 @@ class Connection:
         self._look_by(self.clock.now() + self.limits.trailing_timeout_s)
 
     def _abort(self, run: TurnRun, error: WireError | None) -> None:
+        self._tell_gone(run, error)
+        self._tasks.start_soon(self._cancel_later, run)
+
+    def _tell_gone(self, run: TurnRun, error: WireError | None) -> None:
         run.abort(error)
         if run.on_abort is not None and not run.in_background:
             run.on_abort()
-        if error is not None:
-            self._tasks.start_soon(self._cancel_later, run)
 
     async def _cancel_later(self, run: TurnRun) -> None:
-        await anyio.sleep(self.limits.disconnect_grace_s)
+        await pause(self.clock, self.limits.disconnect_grace_s)
         if run in self._runs and not run.in_background:
             run.scope.cancel()
 
-    def trail(self, run: TurnRun, now: float) -> None:
-        """Note that a turn is over although its app may still run (for ``TurnRun``)."""
+    def turn_over(self, run: TurnRun) -> None:
+        """Note that a turn has ended although its call may still run (for ``TurnRun``)."""
         self._by_turn.pop(run.turn, None)
-        self._trailing[run] = now + self.limits.trailing_timeout_s
+
+    def trail(self, run: TurnRun) -> None:
+        """Note that the closing event of a turn is written: its app is to come to an end (for ``TurnRun``)."""
+        until = self.clock.now() + self.limits.trailing_timeout_s
+        self._trailing[run] = until
+        self._look_by(until)
 
     def _end_trailing(self, now: float) -> None:
         for run, until in list(self._trailing.items()):
-            if now >= until and not run.in_background:
+            if now >= until:
                 del self._trailing[run]
+                if run.in_background:
+                    continue
                 logger.debug("turn %s: the app keeps its body open after the terminal event", run.turn.id)
-                if run.on_abort is not None:
-                    run.on_abort()
-                self._tasks.start_soon(self._cancel_later, run)
+                self._abort(run, None)
 
     def run_over(self, run: TurnRun) -> None:
         """Note that a turn's task ends (for ``TurnRun``)."""
         run.abort(None)
         self._runs.discard(run)
         self._trailing.pop(run, None)
+        self._look_whether_idle()
+
+    def _look_whether_idle(self) -> None:
         if self._idle is not None:
             self._idle.set()
 
@@ -299,14 +325,23 @@ class Connection:
     def post(self, frame: bytes | Close) -> None:
         """Queue a frame of ours, to be written by a task of its own."""
         if isinstance(frame, bytes):
-            if self._outbox_bytes + len(frame) > self.limits.max_outgoing_bytes:
-                self.perform(self.session.close(1008, "client does not read"))
-                return
             self._outbox_bytes += len(frame)
         self._outbox.append(frame)
+        if self.limits.send_timeout_s is not None:
+            self._look_by(self.clock.now() + self.limits.send_timeout_s)
         if not self._flushing:
             self._flushing = True
             self._tasks.start_soon(self._flush)
+
+    def _answer(self, action: SendFrame) -> None:
+        """Queue an answer to what the client sent: only so many may wait for it to read them."""
+        if not action.notice:
+            self.reporter.report(FrameRefused(connection_id=self.id, code=_code_of(action.frame)))
+        if self._outbox_bytes + len(action.frame) > self.limits.max_outgoing_bytes:
+            self.writer.cut_off()
+            self.perform(self.session.close(1008, "client does not read"))
+            return
+        self.post(action.frame)
 
     async def _flush(self) -> None:
         while self._outbox:
@@ -318,17 +353,25 @@ class Connection:
             await self.writer.write(frame)
         self._flushing = False
 
+    def _close(self, close: Close) -> None:
+        blocked_since, patience = self.writer.blocked_since, self.limits.send_timeout_s
+        if blocked_since is not None and patience is not None and self.clock.now() >= blocked_since + patience:
+            self.writer.cut_off()
+        self.post(close)
+        self._tasks.start_soon(self._give_up_on_close)
+
     async def _write_close(self, close: Close) -> None:
         code, reason = legal_close(close.code, close.reason)
         self._close_sent = code
         await self.writer.close(code, reason)
+        self._close_written.set()
 
     async def _give_up_on_close(self) -> None:
         """End the ASGI call if the close cannot be written, or the peer does not answer it; the server does the rest."""
-        blocked_since, patience = self.writer.blocked_since, self.limits.send_timeout_s
-        stuck = blocked_since is not None and patience is not None and self.clock.now() - blocked_since >= patience
-        if not stuck:
-            await anyio.sleep(self.limits.close_timeout_s)
+        patience = self.limits.close_timeout_s
+        await self.clock.wait(patience, self._close_written)
+        self.writer.cut_off()
+        await pause(self.clock, patience)
         self._tasks.cancel_scope.cancel()
 
     # -- what turns ask for ------------------------------------------------------------------------------------------
@@ -350,16 +393,36 @@ class Connection:
         if node is not None or not self.stores:
             return node
         node = await self.registry.load(self, response_id, lane)
-        if node is not None:
-            for ancestor in reversed(list(node.joined())):
-                if ancestor.id not in self.cache:
-                    self.cache.put(ancestor.id, ancestor.record.parent_id, ancestor)
+        if node is not None and node.id not in self.cache:
+            # Its ancestors stay unknown here: their ids may have been deleted, which only the store can tell.
+            self.cache.put(node.id, node.record.parent_id, node)
         return node
 
     async def store_node(self, node: ResponseNode) -> None:
-        """Write a node to the store, if it is to be stored."""
-        if self.stores and node.record.store:
+        """Write a node to the store, if it is to be stored.
+
+        The store of this process is written before this returns. Any other one is written by a task of its own, in the
+        order of the turns, so that no turn waits for it.
+        """
+        if not (self.stores and node.record.store):
+            return
+        if self.registry.store_is_local:
             await self.registry.append(node)
+            return
+        self._unstored.append(node)
+        if not self._storing:
+            self._storing = True
+            self._tasks.start_soon(self._store_pending)
+
+    async def _store_pending(self) -> None:
+        with self._store_scope:
+            while self._unstored:
+                await self.registry.append(self._unstored.popleft())
+        for _ in self._unstored:
+            self.reporter.report(StoreFailed(operation="append", error="the connection ended"))
+        self._unstored.clear()
+        self._storing = False
+        self._look_whether_idle()
 
     def reserve(self, size: int, *, stored: bool) -> tuple[Budget, ...] | None:
         """Charge a new record; what is stored is the tenant's, the rest this connection's as well."""
@@ -451,7 +514,7 @@ async def ask_authorize(registry: "Registry", handshake: Handshake, model: str |
     principal: Principal | None = None
     answered = False
     try:
-        with anyio.move_on_after(registry.settings.limits.authorize_timeout_s):
+        with registry.settings.clock.move_on_after(registry.settings.limits.authorize_timeout_s):
             verdict = authorize(handshake, model)
             principal = await verdict if inspect.isawaitable(verdict) else verdict
             answered = True

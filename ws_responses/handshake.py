@@ -22,7 +22,8 @@ class Handshake:
     Attributes:
         scope: The socket's ASGI scope; read it, do not change it.
         path: Its path, as the server gave it.
-        headers: Request headers by lower-case name; of repeated ones the last.
+        headers: Request headers by lower-case name; the values of repeated ones are joined, as RFC 9110 (5.3) and, for
+            cookies, RFC 9113 (8.2.3) have it.
     """
 
     __slots__ = ("headers", "path", "scope")
@@ -30,10 +31,14 @@ class Handshake:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.path: str = scope["path"]
-        self.headers: Mapping[str, str] = {
-            bytes(name).decode("latin-1").lower(): bytes(value).decode("latin-1")
-            for name, value in scope.get("headers") or ()
-        }
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in scope.get("headers") or ():
+            name = bytes(raw_name).decode("latin-1").lower()
+            value = bytes(raw_value).decode("latin-1")
+            if name in headers:
+                value = f"{headers[name]}{'; ' if name == 'cookie' else ', '}{value}"
+            headers[name] = value
+        self.headers: Mapping[str, str] = headers
 
     @property
     def bearer_token(self) -> str | None:
@@ -51,31 +56,34 @@ class Handshake:
     def origin_allowed(self, allowed: Iterable[str] | None) -> bool:
         """Whether a page of this origin may drive the socket with its user's credentials.
 
-        No ``Origin`` is no browser. Without a list the page's host must be the host that it talks to.
+        No ``Origin`` is no browser. Without a list the page's host must be the host that it talks to. Behind a proxy that
+        ends TLS the scope says "ws" though the page is secure, so only a page that is not, on a socket that is, is told
+        from another by its scheme.
         """
         origin = self.headers.get("origin")
         if origin is None:
             return True
-        theirs = _host_port(origin)
-        if allowed is None:
-            secure = (self.scope.get("scheme") or "ws") == "wss"
-            ours = _host_port(f"{'https' if secure else 'http'}://{self.headers.get('host', '')}")
-            return theirs is not None and theirs == ours
-        if "*" in allowed:
-            return True
-        scheme = urlsplit(origin).scheme
-        return any(urlsplit(entry).scheme == scheme and _host_port(entry) == theirs for entry in allowed)
+        theirs = _origin(origin)
+        if theirs is None:
+            return allowed is not None and "*" in allowed
+        if allowed is not None:
+            return "*" in allowed or theirs in map(_origin, allowed)
+        scheme = theirs[0]
+        if self.scope.get("scheme") == "wss" and scheme != "https":
+            return False
+        return theirs == _origin(f"{scheme}://{self.headers.get('host', '')}")
 
 
-def _host_port(origin: str) -> tuple[str, int | None] | None:
-    parts = urlsplit(origin)
+def _origin(url: str) -> tuple[str, str, int | None] | None:
+    """Return scheme, host and port of an origin; None if it is none (``null``, for one)."""
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
         return None
     if not parts.hostname:
         return None
-    return parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme)
+    return parts.scheme, parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme)
 
 
 async def deny(scope: Scope, send: Send, error: WireError) -> None:

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import anyio
+from msgspec import Struct
 
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.clock import Clock, MonotonicClock
@@ -14,7 +16,7 @@ from ws_responses.errors import ConfigurationError, Forbidden, Refused
 from ws_responses.handshake import Handshake, deny, deny_with
 from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
 from ws_responses.limits import Limits
-from ws_responses.registry import Registry
+from ws_responses.registry import Registry, Seat
 from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf
 from ws_responses.state.store import ResponseStore
 from ws_responses.upstreams.asgi import AsgiUpstream
@@ -27,6 +29,61 @@ logger = logging.getLogger("ws_responses.connection")
 
 _PROBE_BODY_BYTES = 65536
 _REFUSALS = (401, 403)
+_KEPT_OF_REFUSAL = (b"www-authenticate", b"content-type", b"retry-after")
+
+
+class _AppRefusal(Refused):
+    """The app's own answer to the probe: passed on as it is."""
+
+    code = "app_refused"
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        super().__init__("The app refused the client.", status=status)
+        self.raw_headers = headers
+        self.body = body
+
+
+class _Probe:
+    """The client's side of the inner GET at the upgrade: stops the app as soon as the answer is known."""
+
+    def __init__(self) -> None:
+        self.scope: anyio.CancelScope
+        self.refusal: _AppRefusal | None = None
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = b""
+        self._asked = False
+
+    async def receive(self) -> Message:
+        if self._asked:
+            # The client stays until it has the answer: an app that listens would else stop before it gives one.
+            await anyio.sleep_forever()
+        self._asked = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = [
+                (bytes(name).lower(), bytes(value))
+                for name, value in message.get("headers", ())
+                if bytes(name).lower() in _KEPT_OF_REFUSAL
+            ]
+            if self._status not in _REFUSALS:
+                self.scope.cancel()
+        elif message["type"] == "http.response.body" and self._status in _REFUSALS:
+            self._body += bytes(message.get("body", b""))
+            if not message.get("more_body") or len(self._body) > _PROBE_BODY_BYTES:
+                self.refusal = _AppRefusal(self._status, self._headers, self._body[:_PROBE_BODY_BYTES])
+                self.scope.cancel()
+
+
+class _Guest(Struct, frozen=True):
+    """Who an upgrade that was let in belongs to."""
+
+    tenant: str
+    anonymous: bool
+    principal: Principal | None
 
 
 class ResponsesWebSocketMiddleware:
@@ -206,56 +263,66 @@ class ResponsesWebSocketMiddleware:
         if (await receive())["type"] != "websocket.connect":
             return
         handshake = Handshake(scope)
-        try:
-            self._guard(handshake)
-            self._registry.admit(None)
-            principal = await ask_authorize(self._registry, handshake, None)
-            tenant, anonymous = self._registry.tenant_of(handshake, principal.tenant if principal else None)
-            self._registry.admit(tenant)
-        except Refused as refusal:
-            await deny(scope, send, refusal)
-            self._report_denial(scope, refusal.status, refusal.code)
-            return
         inner = InnerScope(scope, inner_path=self._settings.inner_path, keep_origin=self._settings.keep_origin)
+        with self._registry.seat() as seat:
+            try:
+                guest = await self._admit(handshake, inner, seat)
+            except _AppRefusal as refusal:
+                self._report_denial(scope, refusal.status, refusal.code)
+                with suppress(OSError):  # the client has gone meanwhile
+                    await deny_with(scope, send, refusal.status, refusal.raw_headers, refusal.body)
+            except Refused as refusal:
+                self._report_denial(scope, refusal.status, refusal.code)
+                with suppress(OSError):
+                    await deny(scope, send, refusal)
+            else:
+                await self._accept(handshake, inner, receive, send, guest)
+
+    async def _admit(self, handshake: Handshake, inner: InnerScope, seat: Seat) -> _Guest:
+        """Judge an upgrade, the cheap checks first.
+
+        Raises:
+            Refused: It is turned away.
+        """
+        self._guard(handshake)
+        seat.take()
+        principal = await ask_authorize(self._registry, handshake, None)
+        tenant, anonymous = self._registry.tenant_of(handshake, principal.tenant if principal else None)
+        seat.take_for(tenant)
         if self._settings.probe and self._settings.authorize is None:
-            refused = await self._probe(inner)
-            if refused is not None:
-                status, headers, body = refused
-                await deny_with(scope, send, status, headers, body)
-                self._report_denial(scope, status, "app_refused")
-                return
-        await self._accept(handshake, inner, receive, send, tenant=tenant, anonymous=anonymous, principal=principal)
+            await self._probe(inner)
+        seat.confirm()
+        return _Guest(tenant=tenant, anonymous=anonymous, principal=principal)
 
     async def _accept(
-        self,
-        handshake: Handshake,
-        inner: InnerScope,
-        receive: Receive,
-        send: Send,
-        *,
-        tenant: str,
-        anonymous: bool,
-        principal: Principal | None,
+        self, handshake: Handshake, inner: InnerScope, receive: Receive, send: Send, guest: _Guest
     ) -> None:
         connection = Connection(
             self._registry,
             handshake,
             receive,
             send,
-            tenant=tenant,
-            anonymous=anonymous,
-            principal=principal,
+            tenant=guest.tenant,
+            anonymous=guest.anonymous,
+            principal=guest.principal,
             upstream=AsgiUpstream(self.app, inner, self._bodies, self._settings.limits),
         )
-        accept: dict[str, Any] = {"type": "websocket.accept", "headers": self._accept_headers(handshake)}
-        await send(accept)
+        try:
+            await send({"type": "websocket.accept", "headers": self._accept_headers(handshake)})
+        except OSError:
+            logger.debug("a client left before its upgrade was accepted")
+            return
         await connection.run()
 
     def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:
         if self._settings.handshake_headers is None:
             return []
-        given = self._settings.handshake_headers(handshake)
-        return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
+        try:
+            given = self._settings.handshake_headers(handshake)
+            return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
+        except Exception:
+            logger.exception("handshake_headers raised; the socket is accepted without them")
+            return []
 
     def _guard(self, handshake: Handshake) -> None:
         if not self._settings.enabled:
@@ -268,15 +335,25 @@ class ResponsesWebSocketMiddleware:
         if not handshake.origin_allowed(self._settings.allowed_origins):
             raise Forbidden("This origin may not open a connection.", code="origin_not_allowed")
 
-    async def _probe(self, inner: InnerScope) -> tuple[int, list[tuple[bytes, bytes]], bytes] | None:
-        """Ask the app's outer layers; return their refusal, None for anything else."""
+    async def _probe(self, inner: InnerScope) -> None:
+        """Ask the app's outer layers whether they refuse the client.
+
+        Raises:
+            _AppRefusal: They do.
+        """
         probe = _Probe()
-        with anyio.move_on_after(self._settings.limits.probe_timeout_s) as probe.scope:
-            try:
-                await self.app(inner.request(0, method="GET"), probe.receive, probe.send)
-            except Exception as error:  # noqa: BLE001 - only a refusal counts; the turns will tell what is broken
-                logger.debug("the probe at the upgrade failed: %s", type(error).__name__)
-        return probe.refusal
+        with self._settings.clock.move_on_after(self._settings.limits.probe_timeout_s) as probe.scope:
+            # In a task, and so in a context, of its own: what the app sets in it must not reach the turns.
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._ask_app, inner, probe)
+        if probe.refusal is not None:
+            raise probe.refusal
+
+    async def _ask_app(self, inner: InnerScope, probe: _Probe) -> None:
+        try:
+            await self.app(inner.request(0, method="GET"), probe.receive, probe.send)
+        except Exception as error:  # noqa: BLE001 - only a refusal counts; the turns will tell what is broken
+            logger.debug("the probe at the upgrade failed: %s", type(error).__name__)
 
     def _report_denial(self, scope: Scope, status: int, code: str) -> None:
         self._registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))
@@ -308,37 +385,3 @@ class ResponsesWebSocketMiddleware:
         tenant, _ = self._registry.tenant_of(handshake, principal.tenant if principal else None)
         if response_id is not None:
             await self._registry.forget(tenant, response_id)
-
-
-class _Probe:
-    """The client's side of the inner GET at the upgrade: stops the app as soon as the answer is known."""
-
-    def __init__(self) -> None:
-        self.scope: anyio.CancelScope
-        self.refusal: tuple[int, list[tuple[bytes, bytes]], bytes] | None = None
-        self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body = b""
-        self._asked = False
-
-    async def receive(self) -> Message:
-        if self._asked:
-            return {"type": "http.disconnect"}
-        self._asked = True
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            self._headers = [
-                (bytes(name).lower(), bytes(value))
-                for name, value in message.get("headers", ())
-                if bytes(name).lower() in (b"www-authenticate", b"content-type", b"retry-after")
-            ]
-            if self._status not in _REFUSALS:
-                self.scope.cancel()
-        elif message["type"] == "http.response.body" and self._status in _REFUSALS:
-            self._body += bytes(message.get("body", b""))
-            if not message.get("more_body") or len(self._body) > _PROBE_BODY_BYTES:
-                self.refusal = (self._status, self._headers, self._body[:_PROBE_BODY_BYTES])
-                self.scope.cancel()

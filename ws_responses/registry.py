@@ -5,12 +5,12 @@ import os
 import secrets
 from collections.abc import Awaitable
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
 from msgspec.structs import replace
 
-from ws_responses.errors import ConnectionsExhausted, Unavailable, WireError
+from ws_responses.errors import ConnectionsExhausted, Refused, Unavailable
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import Reporter, StoreFailed
 from ws_responses.settings import Settings
@@ -21,12 +21,76 @@ from ws_responses.state.store import InProcessStore, ResponseStore, StoreKey
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
 
-logger = logging.getLogger("ws_responses.store")
+logger = logging.getLogger("ws_responses.connection")
+store_logger = logging.getLogger("ws_responses.store")
 
 T = TypeVar("T")
 
 ANONYMOUS = "anonymous"
 """Tenant of all clients without credentials, with ``anonymous_tenant="shared"``."""
+
+
+class Seat:
+    """A place among the open connections: counted from before the costly checks on, and given back exactly once.
+
+    Args:
+        registry: Whose place.
+    """
+
+    def __init__(self, registry: "Registry") -> None:
+        self._registry = registry
+        self._taken = False
+        self._tenant: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        ledger = self._registry.ledger
+        if self._tenant is not None:
+            ledger.account(self._tenant).connections -= 1
+            ledger.settle(self._tenant)
+        if self._taken:
+            ledger.connections -= 1
+            self._registry.left()
+
+    def take(self) -> None:
+        """Take a place in the process.
+
+        Raises:
+            Unavailable: The process is draining.
+            ConnectionsExhausted: There is none.
+        """
+        registry = self._registry
+        self.confirm()
+        limit = registry.settings.limits.max_connections
+        if limit is not None and registry.ledger.connections >= limit:
+            raise ConnectionsExhausted("Too many open connections to this server.", headers={"retry-after": "5"})
+        registry.ledger.connections += 1
+        self._taken = True
+
+    def take_for(self, tenant: str) -> None:
+        """Take a place of a tenant.
+
+        Raises:
+            ConnectionsExhausted: There is none.
+        """
+        registry = self._registry
+        limit = registry.settings.limits.max_tenant_connections
+        account = registry.ledger.account(tenant)
+        if limit is not None and account.connections >= limit:
+            raise ConnectionsExhausted("Too many open connections with this credential.", headers={"retry-after": "5"})
+        account.connections += 1
+        self._tenant = tenant
+
+    def confirm(self) -> None:
+        """Look once more whether connections are taken at all, after the checks have had their time.
+
+        Raises:
+            Unavailable: The process is draining.
+        """
+        if self._registry.draining:
+            raise Unavailable("This server is shutting down. Connect again.", headers={"retry-after": "1"})
 
 
 class Registry:
@@ -73,48 +137,40 @@ class Registry:
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def admit(self, tenant: str | None) -> None:
-        """Refuse a further connection if there are too many.
-
-        Args:
-            tenant: None before it is known.
-
-        Raises:
-            Unavailable: The process is draining.
-            ConnectionsExhausted: Of the process, or of the tenant.
-        """
-        limits = self.settings.limits
-        if self.draining:
-            raise Unavailable("This server is shutting down. Connect again.", headers={"retry-after": "1"})
-        if limits.max_connections is not None and self.ledger.connections >= limits.max_connections:
-            raise ConnectionsExhausted("Too many open connections to this server.", headers={"retry-after": "5"})
-        if tenant is None or limits.max_tenant_connections is None:
-            return
-        account = self.ledger.account(tenant)
-        if account.connections >= limits.max_tenant_connections:
-            raise ConnectionsExhausted("Too many open connections with this credential.", headers={"retry-after": "5"})
+    def seat(self) -> "Seat":
+        """Return a place for one more connection, to be taken in a ``with`` block that lasts as long as it does."""
+        return Seat(self)
 
     def add(self, connection: "Connection") -> None:
-        """Count a connection."""
+        """Note a connection, so that the operator reaches it."""
         self.connections.add(connection)
-        connection.account.connections += 1
-        self.ledger.connections += 1
 
     def remove(self, connection: "Connection") -> None:
-        """Count a connection no more."""
+        """Note a connection no more."""
         self.connections.discard(connection)
-        connection.account.connections -= 1
-        self.ledger.connections -= 1
-        self.ledger.settle(connection.tenant)
-        if self._emptied is not None and not self.connections:
+
+    def left(self) -> None:
+        """Tell who waits for it that all connections have ended (for ``Seat``)."""
+        if self._emptied is not None and not self.ledger.connections:
             self._emptied.set()
+            self._emptied = None
 
     def tenant_of(self, handshake: Handshake, principal_tenant: str | None) -> tuple[str, bool]:
-        """Return who owns the chains of a connection, and whether that is the connection alone."""
+        """Return who owns the chains of a connection, and whether that is the connection alone.
+
+        Raises:
+            Refused: The operator's ``tenant`` failed: nobody may come to own another's chains by that.
+        """
         settings = self.settings
         named = principal_tenant
         if named is None and settings.tenant is not None:
-            named = settings.tenant(handshake)
+            try:
+                named = settings.tenant(handshake)
+            except Refused:
+                raise
+            except Exception as error:
+                logger.exception("tenant raised")
+                raise Unavailable("Authorization failed.", headers={"retry-after": "1"}) from error
         if named is None:
             named = handshake.credentials_tenant(self._tenant_key)
         if named is not None:
@@ -132,11 +188,12 @@ class Registry:
         self.draining = True
         for connection in list(self.connections):
             connection.retire()
-        with anyio.move_on_after(float("inf") if timeout_s is None else timeout_s):
-            while self.connections:
-                self._emptied = anyio.Event()
+        with self.settings.clock.move_on_after(float("inf") if timeout_s is None else timeout_s):
+            while self.ledger.connections:
+                if self._emptied is None:
+                    self._emptied = anyio.Event()
                 await self._emptied.wait()
-        return not self.connections
+        return not self.ledger.connections
 
     def disconnect(self, tenant: str, reason: str) -> int:
         """End all connections of a tenant; return how many there were."""
@@ -146,6 +203,11 @@ class Registry:
         return len(theirs)
 
     # -- the store ---------------------------------------------------------------------------------------------------
+
+    @property
+    def store_is_local(self) -> bool:
+        """Whether the store is the one of this process, which never waits for anything."""
+        return isinstance(self.store, InProcessStore)
 
     async def append(self, node: ResponseNode) -> None:
         """Write a node; a failure is reported, the turn goes on."""
@@ -184,14 +246,17 @@ class Registry:
             await self._bounded("delete", self.store.delete(StoreKey(tenant, response_id)))
 
     async def _bounded(self, operation: str, work: Awaitable[T]) -> T | None:
+        result: T | None = None
+        in_time = False
         try:
-            with anyio.move_on_after(self.settings.limits.store_timeout_s) as scope:
-                return await work
-        except WireError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a store's failure is reported, never the turn's end
-            self.reporter.report(StoreFailed(operation=operation, error=f"{type(error).__name__}: {error}"))
+            with self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
+                result = await work
+                in_time = True
+        except Exception as error:
+            # Never the turn's end. Only the kind is told: the text may hold an address with its password, or content.
+            self.reporter.report(StoreFailed(operation=operation, error=type(error).__name__))
+            store_logger.debug("store: %s failed", operation, exc_info=error)
             return None
-        if scope.cancelled_caught:
+        if not in_time:
             self.reporter.report(StoreFailed(operation=operation, error="late"))
-        return None
+        return result

@@ -51,7 +51,8 @@ class TurnRun:
     def __init__(self, connection: "Connection", turn: Turn) -> None:
         create = turn.create
         self.turn = turn
-        self.scope = anyio.CancelScope()
+        # Shielded: if the server cancels the socket, the app is told first that its client has gone.
+        self.scope = anyio.CancelScope(shield=True)
         self.ended = False
         self.on_abort: Callable[[], None] | None = None
         self.in_background = False
@@ -92,8 +93,10 @@ class TurnRun:
 
     async def _steps(self) -> None:
         connection = self._connection
-        await self._authorize()
-        await self._find_parent()
+        for step in (self._authorize, self._find_parent):
+            await step()
+            if self.ended:
+                return  # aborted meanwhile
         self._validate()
         connection.reporter.report(
             TurnStarted(
@@ -125,6 +128,8 @@ class TurnRun:
         if parent_id is None:
             return
         parent = pinned or await self._connection.resolve(parent_id, create.lane)
+        if self.ended:
+            return
         if parent is None:
             if self._connection.settings.history == "forward" and not self._connection.cache.has_failed(parent_id):
                 return  # an id that the app may know
@@ -255,6 +260,7 @@ class TurnRun:
         written = write(frame)
         connection.perform(actions)
         await written
+        connection.trail(self)
 
     def _settle(self, outcome: str, code: str | None, usage: bytes | None = None) -> Actions:
         connection = self._connection
@@ -265,7 +271,7 @@ class TurnRun:
         if self._parent is not None:
             connection.cache.unpin(self._parent.id)
         actions = connection.session.turn_ended(self.turn, now)
-        connection.trail(self, now)
+        connection.turn_over(self)
         first = self._first_event_at
         connection.reporter.report(
             TurnFinished(
@@ -298,25 +304,27 @@ class TurnRun:
         output = b",".join(end.items)
         items = delta + b"," + output if delta and output else delta or output
         output_at = len(items) - len(output)
-        skipped = sum(len(item) + 1 for item in end.items[: end.history_from])
+        base_at = end.base_at
+        history_at = 0 if base_at is None else output_at + sum(len(item) + 1 for item in end.items[:base_at])
         size = len(items) + RECORD_BYTES
-        stored = create.stored and connection.stores
-        budgets = connection.reserve(size, stored=stored)
+        parent = self._parent
+        # On top of what was not to be stored nothing is: the store would hold a chain without its beginning.
+        store = create.stored and (parent is None or parent.record.store)
+        budgets = connection.reserve(size, stored=store and connection.stores)
         if budgets is None:
             connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=end.response_id, size=size))
             return None
-        parent = self._parent
         calls = self._calls
         assert calls is not None
         record = Record(
             id=end.response_id,
             parent_id=parent.id if parent is not None else None,
             model=create.model,
-            store=create.stored,
+            store=store,
             items=items,
             output_at=output_at,
-            history_at=output_at + skipped if end.history_from else 0,
-            base=self.info.base or end.history_from > 0,
+            history_at=history_at,
+            base=self.info.base or base_at is not None,
             calls=check_output(calls, end.items),
             generated=not create.warm_up,
             status=end.status,

@@ -5,6 +5,7 @@ happened when ``write`` returns, and what is awaited is an object that is done. 
 reads slowly) holds the socket, and others wait behind it in order.
 """
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
@@ -13,6 +14,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ws_responses._types import Message, Send
+
+logger = logging.getLogger("ws_responses.connection")
 
 _YIELD_EVERY = 64
 """Frames after which a task that never blocks lets others run (about half a millisecond)."""
@@ -36,14 +39,27 @@ _ENDED: Any = object()
 class _Blocked:
     """The rest of a write that was begun and suspended."""
 
-    __slots__ = ("_pending", "_steps", "_writer")
+    __slots__ = ("_pending", "_scope", "_steps", "_writer")
 
-    def __init__(self, writer: "Writer", steps: Generator[Any, Any, Any], pending: Any) -> None:
+    def __init__(
+        self, writer: "Writer", scope: anyio.CancelScope, steps: Generator[Any, Any, Any], pending: Any
+    ) -> None:
         self._writer = writer
+        self._scope = scope
         self._steps = steps
         self._pending = pending
 
     def __await__(self) -> Generator[Any, Any, None]:
+        writer = self._writer
+        try:
+            with self._scope:
+                yield from self._rest()
+        except Exception as error:  # noqa: BLE001 - see Writer.lost
+            writer.lost(error)
+        finally:
+            writer.release()
+
+    def _rest(self) -> Generator[Any, Any, None]:
         pending, steps = self._pending, self._steps
         try:
             while True:
@@ -52,13 +68,9 @@ class _Blocked:
                 except BaseException as error:  # noqa: BLE001 - cancellation and all else belongs to the server's send
                     pending = steps.throw(error)
                 else:
-                    pending = steps.send(value)
+                    pending = next(steps) if value is None else steps.send(value)
         except StopIteration:
             return
-        except OSError:
-            self._writer.closed = True
-        finally:
-            self._writer.release()
 
 
 class Writer:
@@ -70,10 +82,10 @@ class Writer:
 
     Attributes:
         blocked_since: When the write that blocks was begun; None if none does.
-        closed: Nothing is written any more.
+        closed: Nothing is written any more, a close frame aside.
     """
 
-    __slots__ = ("_busy", "_credit", "_now", "_send", "_waiters", "blocked_since", "closed")
+    __slots__ = ("_busy", "_credit", "_finished", "_now", "_send", "_wait", "_waiters", "blocked_since", "closed")
 
     def __init__(self, send: Send, now: Callable[[], float]) -> None:
         self._send = send
@@ -81,6 +93,8 @@ class Writer:
         self._busy = False
         self._waiters: deque[anyio.Event] = deque()
         self._credit = _YIELD_EVERY
+        self._wait: anyio.CancelScope | None = None
+        self._finished = False
         self.blocked_since: float | None = None
         self.closed = False
 
@@ -95,11 +109,12 @@ class Writer:
             return self._write_in_turn(frame)
         # As _begin does, without the calls: this is the hot path. A coroutine that ends at its first step costs no exception
         # in next() with a default.
-        steps = self._send({"type": "websocket.send", "text": frame.decode()}).__await__()
+        message: Message = {"type": "websocket.send", "text": frame.decode()}
         try:
+            steps = self._send(message).__await__()
             pending = next(steps, _ENDED)
-        except OSError:
-            self.closed = True
+        except Exception as error:  # noqa: BLE001 - see lost
+            self.lost(error)
             return DONE
         return DONE if pending is _ENDED else self._suspend(steps, pending)
 
@@ -107,21 +122,42 @@ class Writer:
         """Write the close frame, after all that waits; nothing follows it."""
         await self._write_owned({"type": "websocket.close", "code": code, "reason": reason})
 
+    def cut_off(self) -> None:
+        """Give up on a client that does not read: what blocks ends, what waits is dropped, only a close is still written."""
+        self.closed = True
+        if self._wait is not None:
+            self._wait.cancel()
+
+    def finish(self) -> None:
+        """Write nothing any more, not even a close: the client has gone."""
+        self._finished = True
+        self.cut_off()
+
+    def lost(self, error: Exception) -> None:
+        """Take what the server's ``send`` raised: an ``OSError`` if the client has gone (uvicorn); the reader will see it.
+
+        Anything else is no fault of the app whose event it was, and the socket is of no use either way.
+        """
+        self.closed = True
+        if not isinstance(error, OSError):
+            logger.error("the server's send raised", exc_info=error)
+
     def release(self) -> None:
         """Give the socket to the writer that waits longest; it stays busy if there is one, so that nobody jumps ahead."""
         self.blocked_since = None
-        self._credit = _YIELD_EVERY
+        self._wait = None
         if self._waiters:
             self._waiters.popleft().set()
         else:
             self._busy = False
 
     async def _write_in_turn(self, frame: bytes) -> None:
-        text = frame.decode()
-        if self._credit < 0:
+        tired = self._credit < 0
+        # Nothing may come between here and the place in the queue: what a lane writes next must come after this.
+        await self._write_owned({"type": "websocket.send", "text": frame.decode()})
+        if tired:
             self._credit = _YIELD_EVERY
             await checkpoint()
-        await self._write_owned({"type": "websocket.send", "text": text})
 
     async def _write_owned(self, message: Message) -> None:
         await self._acquire()
@@ -148,20 +184,22 @@ class Writer:
 
     def _begin(self, message: Message) -> Awaitable[None] | None:
         """Run ``send`` up to its first suspension; return the rest, None if there is none."""
-        if self.closed:
+        closing = message["type"] == "websocket.close"
+        if self._finished or (self.closed and not closing):
             return None
-        if message["type"] == "websocket.close":
-            self.closed = True
-        steps = self._send(message).__await__()
+        if closing:
+            self._finished = self.closed = True
         try:
+            steps = self._send(message).__await__()
             pending = next(steps, _ENDED)
-        except OSError:
-            # The client has gone (uvicorn says so by an OSError); the reader will see the disconnect.
-            self.closed = True
+        except Exception as error:  # noqa: BLE001 - see lost
+            self.lost(error)
             return None
         return None if pending is _ENDED else self._suspend(steps, pending)
 
     def _suspend(self, steps: Generator[Any, Any, Any], pending: Any) -> Awaitable[None]:
         self._busy = True
+        self._credit = _YIELD_EVERY  # others run meanwhile
+        self._wait = anyio.CancelScope()
         self.blocked_since = self._now()
-        return _Blocked(self, steps, pending)
+        return _Blocked(self, self._wait, steps, pending)

@@ -145,9 +145,10 @@ class Turn:
 
 
 class Send(Struct, frozen=True):
-    """Write this frame."""
+    """Write this frame: the answer to a create or to what is none, or (``notice``) something that nobody asked for."""
 
     frame: bytes
+    notice: bool = False
 
 
 class StartTurn(Struct, frozen=True):
@@ -517,7 +518,7 @@ class Session:
         assert retirement is not None
         close = self._close(retirement.close_code, retirement.reason)
         if retirement.notice:
-            return (Send(encode_error(retirement.error)), *close)
+            return (Send(encode_error(retirement.error), notice=True), *close)
         return close
 
     def _close(self, code: int, reason: str, error: WireError | None = None) -> Actions:
