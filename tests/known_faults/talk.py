@@ -1,0 +1,72 @@
+"""What the tests of known faults have in common: the words of a short conversation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ws_responses.instrumentation import Fact, TurnFinished
+
+Event = dict[str, Any]
+
+KEY = [(b"authorization", b"Bearer k")]
+"""Credentials, so that sockets have a tenant in common."""
+
+
+def create(**members: Any) -> Event:
+    """Return the body of a create."""
+    return {"model": "m", "input": "hi", **members}
+
+
+def follow(events: Sequence[Event], **members: Any) -> Event:
+    """Return the body of a create that continues the response of a turn."""
+    return create(previous_response_id=id_of(events), **members)
+
+
+def response(events: Sequence[Event]) -> Event:
+    """Return the response object of a turn that ended well."""
+    last = events[-1]
+    assert last["type"] in {"response.completed", "response.incomplete"}, last
+    given: Event = last["response"]
+    return given
+
+
+def id_of(events: Sequence[Event]) -> str:
+    """Return the id of the response of a turn that ended well."""
+    return str(response(events)["id"])
+
+
+def failure(events: Sequence[Event]) -> tuple[int, str, str | None]:
+    """Return status, code and param of a turn that was answered by an error frame and nothing else."""
+    (frame,) = events
+    assert frame["type"] == "error", frame
+    assert "response" not in frame
+    return frame["status"], frame["error"]["code"], frame["error"]["param"]
+
+
+def kinds(events: Sequence[Event]) -> list[str]:
+    """Return the types of events."""
+    return [event["type"] for event in events]
+
+
+def said(text: str) -> Event:
+    """Return a message of the user."""
+    return {"type": "message", "role": "user", "content": text}
+
+
+def contents(items: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return what tells items apart in a test: text, arguments, output, or the type."""
+    return [_content(item) for item in items]
+
+
+def _content(item: Mapping[str, Any]) -> Any:
+    content = item.get("content")
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content)
+    return content or item.get("output") or item.get("call_id") or item["type"]
+
+
+def endings(facts: Sequence[Fact]) -> list[TurnFinished]:
+    """Return the facts about the ends of turns."""
+    return [fact for fact in facts if isinstance(fact, TurnFinished)]
+
+
+NOT_FOUND = (400, "previous_response_not_found", "previous_response_id")
