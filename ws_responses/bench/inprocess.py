@@ -13,6 +13,7 @@ from ws_responses.bench import streams
 from ws_responses.bench.client import Unexpected
 from ws_responses.protocol.events import encode
 
+_DEADLINE_S = 60.0
 _ARGUMENTS = (
     '{"command":["bash","-lc","rg --line-number --hidden needle src tests docs"],"workdir":"/work","timeout_ms":60000}'
 )
@@ -127,7 +128,7 @@ class Conversation:
         }
         self._given.put_nowait({"type": "websocket.connect"})
         self._task = asyncio.create_task(self._middleware(scope, self._receive, self._send))
-        await self._accepted.wait()
+        await asyncio.wait_for(self._accepted.wait(), _DEADLINE_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -152,7 +153,7 @@ class Conversation:
         )
         self._over = asyncio.get_running_loop().create_future()
         self._given.put_nowait({"type": "websocket.receive", "text": frame.decode()})
-        await self._over
+        await asyncio.wait_for(self._over, _DEADLINE_S)
         self.item_bytes += len(item) + len(self.app.item)
         return self.app.entered_at - self._received_at
 
@@ -179,5 +180,5 @@ class Conversation:
             self._over.set_exception(Unexpected(repr(message)))
         elif '"response.completed"' in message["text"][:96]:
             self._over.set_result(None)
-        elif '"error"' in message["text"][:96] or '"response.failed"' in message["text"][:96]:
+        elif '"type":"error"' in message["text"][:96] or '"response.failed"' in message["text"][:96]:
             self._over.set_exception(Unexpected(message["text"][:400]))
