@@ -8,6 +8,7 @@ from typing import Self
 
 import picows
 
+from ws_responses.bench.results import Unexpected
 from ws_responses.protocol.events import encode
 
 _DEADLINE_S = 60.0
@@ -22,10 +23,6 @@ def create_frame(model: str) -> bytes:
 def http_body(model: str) -> bytes:
     """Return the same request for HTTP."""
     return encode({"model": model, "stream": True, "store": False, "input": "Write a novel."})
-
-
-class Unexpected(Exception):
-    """The server did not answer as it should."""
 
 
 class _Listener(picows.WSListener):
@@ -81,6 +78,13 @@ class Socket:
             url: Where to.
             key: Bearer token.
         """
+        try:
+            return await cls._connect(url, key)
+        except picows.WSError as error:
+            raise Unexpected(f"no connection: {error}") from error
+
+    @classmethod
+    async def _connect(cls, url: str, key: str) -> Self:
         transport, listener = await picows.ws_connect(  # pyright: ignore[reportUnknownMemberType] - untyped **kwargs
             _Listener,
             url,

@@ -1,17 +1,18 @@
 """The command: chooses what runs, runs the rounds, shows how far they are, and reports."""
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from ws_responses.bench.results import Benchmark, Outcome
+from ws_responses.bench.results import Benchmark, Outcome, Unexpected
 
 _ROUNDS = 8
 _QUICK_ROUNDS = 3
+_PACKAGES = ("fastapi", "httptools", "picows", "psutil", "uvicorn", "uvloop", "websockets")
 
 
 class MakeBenchmark(Protocol):
@@ -31,23 +32,29 @@ def _benchmarks() -> Mapping[str, MakeBenchmark]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmarks; return the exit code."""
-    try:
-        available = _benchmarks()
-    except ImportError as error:
-        print(f"bench: needs the package {error.name}; install ws-responses[dev], or run `make bench`", file=sys.stderr)
-        return 2
     options = _parser().parse_args(arguments)
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    if missing:
+        return _refuse(f"{', '.join(missing)} missing; install ws-responses[dev], or run `make bench`")
+    available = _benchmarks()
     names = options.only.split(",") if options.only else list(available)
     unknown = sorted(set(names) - set(available))
     if unknown:
-        print(f"bench: no such benchmark: {', '.join(unknown)} (there are {', '.join(available)})", file=sys.stderr)
-        return 2
+        return _refuse(f"no such benchmark: {', '.join(unknown)} (there are {', '.join(available)})")
     rounds = options.rounds or (_QUICK_ROUNDS if options.quick else _ROUNDS)
     chosen = [available[name](quick=options.quick) for name in names]
     begin = time.perf_counter()
-    outcomes = _run(chosen, rounds)
+    try:
+        outcomes = _run(chosen, rounds)
+    except (Unexpected, OSError) as error:  # a TimeoutError is an OSError
+        return _refuse(f"stopped, because an app did not answer as it should: {str(error) or type(error).__name__}")
     _report(outcomes, options.out, rounds=rounds, quick=options.quick, seconds=time.perf_counter() - begin)
     return int(options.check and not all(outcome.ok for outcome in outcomes))
+
+
+def _refuse(reason: str) -> int:
+    print(f"bench: {reason}", file=sys.stderr)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,18 +62,23 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m ws_responses bench", description="Measure costs as ratios to floors."
     )
     parser.add_argument("--only", metavar="P1,P3", help="only these benchmarks")
-    parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds that count (default {_ROUNDS})")
+    parser.add_argument("--rounds", type=_positive, metavar="N", help=f"rounds that count (default {_ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="less work and fewer rounds: a look, not a result")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     parser.add_argument("--out", type=Path, default=Path("bench-out"), metavar="DIR", help="where files go")
     return parser
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def _run(benchmarks: Sequence[Benchmark], rounds: int) -> list[Outcome]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(_measure(benchmarks, rounds))
+    import uvloop
+
     return uvloop.run(_measure(benchmarks, rounds))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from ws_responses import ResponsesWebSocketMiddleware
 from ws_responses._types import Message, Receive, Scope, Send
 from ws_responses.bench import streams
-from ws_responses.bench.client import Unexpected
+from ws_responses.bench.results import Unexpected
 from ws_responses.protocol.events import encode
 
 _DEADLINE_S = 60.0

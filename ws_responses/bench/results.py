@@ -7,6 +7,10 @@ from statistics import median, quantiles
 from typing import Literal, Protocol
 
 
+class Unexpected(Exception):
+    """What is measured did not answer as it should: a failure must not look fast."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One number of the report.

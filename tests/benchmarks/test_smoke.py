@@ -1,0 +1,66 @@
+"""The benchmarks themselves, on this machine, with little work: they run, and what they measure answers rightly."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import require
+
+ROWS = {
+    "P1": {"P1.relay"},
+    "P2": {
+        "P2.event.plain",
+        "P2.event.fastapi",
+        *(f"P2.turn{events}.{app}" for events in (1, 2) for app in ("plain", "fastapi")),
+    },
+    "P3": {"P3.forward", "P3.turn", "P3.replay"},
+    "P8": {"P8.idle", "P8.chain100", "P8.chain200", "P8.chain400", "P8.linear"},
+}
+
+
+def run(only: str, out: Path) -> dict[str, Any]:
+    for package in ("fastapi", "httptools", "picows", "psutil", "uvicorn", "uvloop", "websockets"):
+        require(package)
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "ws_responses",
+        "bench",
+        "--quick",
+        "--rounds",
+        "1",
+        "--only",
+        only,
+        "--out",
+        out,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no progress bar where there is no terminal, and no complaint of a server
+    report: dict[str, Any] = json.loads((out / "bench.json").read_text())
+    return report
+
+
+@pytest.mark.servers
+def test_relay_is_measured_and_costs_something(tmp_path: Path) -> None:
+    """Without this the command could break unseen; the frames are counted by its client."""
+    (row,) = run("P1", tmp_path)["rows"]
+
+    assert row["key"] == "P1.relay"
+    assert 0 < row["floor"] < row["value"]
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", ["P2", "P3", "P8"])
+def test_every_benchmark_fills_its_rows(name: str, tmp_path: Path) -> None:
+    """Without this a benchmark that is rarely run could break unseen."""
+    rows = {row["key"]: row for row in run(name, tmp_path)["rows"]}
+
+    assert rows.keys() == ROWS[name]
+    assert all(row["value"] > 0 and row["floor"] > 0 for row in rows.values())
