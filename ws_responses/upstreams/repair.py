@@ -13,67 +13,56 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from ws_responses.errors import StreamTruncated, UpstreamError, WireError
+from ws_responses.errors import UpstreamError, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.calls import output_head
 from ws_responses.protocol.events import EventHead, decode_event_head, decode_plain_head, encode, encode_error
-from ws_responses.protocol.items import COMPACTION
 from ws_responses.upstreams.answers import error_from_event
+from ws_responses.upstreams.output import OutputItems, after_compaction, begun, is_item
+from ws_responses.upstreams.places import POSITIONED, beginning, has_item_id, is_in_content, is_placed
+from ws_responses.upstreams.text import mended
 
-_IN_CONTENT: Final = frozenset(
-    f"response.{part}.{step}"
-    for part, steps in {
-        "output_text": ("delta", "done"),
-        "refusal": ("delta", "done"),
-        "reasoning_text": ("delta", "done"),
-        "content_part": ("added", "done"),
-    }.items()
-    for step in steps
-)
-"""Events that name their place by ``item_id``, ``output_index`` and ``content_index``."""
-
-_POSITIONED: Final[dict[str, bool]] = dict.fromkeys(_IN_CONTENT, True) | dict.fromkeys(
-    (
-        f"response.{part}.{step}"
-        for part, steps in {
-            "reasoning_summary_part": ("added", "done"),
-            "reasoning_summary_text": ("delta", "done"),
-            "function_call_arguments": ("delta", "done"),
-            "custom_tool_call_input": ("delta", "done"),
-            "mcp_call_arguments": ("delta", "done"),
-            "code_interpreter_call_code": ("delta", "done"),
-        }.items()
-        for step in steps
-    ),
-    False,
-)
-"""Events that name their item by ``item_id`` and ``output_index`` and need no book-keeping; True: with a content index."""
-
-_MESSAGE_PART: Final = re.compile(r"response\.(output_text|refusal|content_part)\.").match
-
-_USUAL: Final = events.LIFECYCLE | {events.ITEM_ADDED, events.ITEM_DONE} | _POSITIONED.keys()
+_USUAL: Final = events.LIFECYCLE | {events.ITEM_ADDED, events.ITEM_DONE} | POSITIONED.keys()
 
 _TYPE: Final = re.compile(r"[A-Za-z0-9_.:\-/]{1,128}\Z").match
-_LONE_SURROGATE: Final = re.compile(
-    rb"(?<!\\)((?:\\\\)*)(?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
-_NUMBER: Final = re.compile(rb'("sequence_number"\s*:\s*)-?\d+')
+_NUMBER: Final = re.compile(rb'("sequence_number"\s*:\s*)-?\d+(?![\d.eE])')
 
 _BRACE: Final = 0x7B
 
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_id = msgspec.json.Decoder(str).decode
-_decode_items = msgspec.json.Decoder(list[Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_index = msgspec.json.Decoder(int).decode
+
+_MEMBERS: Final = {
+    "sequence_number": _decode_index,
+    "item_id": _decode_text,
+    "output_index": _decode_index,
+    "content_index": _decode_index,
+}
+"""Members of an event that we read, and how."""
 
 
 class _ItemEvent(Struct, gc=False):
     item: Raw
-    output_index: int | msgspec.UnsetType | None = UNSET
 
 
 _decode_item_event = msgspec.json.Decoder(_ItemEvent).decode
 
-NULL: Final = Raw(b"null")
+
+class _PartHead(Struct, gc=False):
+    type: str | None = None
+
+
+class _PartEvent(Struct, gc=False):
+    part: _PartHead | None = None
+    delta: str | None = None
+    text: str | None = None
+    summary_index: int = 0
+
+
+_decode_part_event = msgspec.json.Decoder(_PartEvent).decode
+
+_STATUS: Final = {events.CREATED: "in_progress", events.IN_PROGRESS: "in_progress"}
 
 
 class TurnEnd(Struct, frozen=True):
@@ -84,7 +73,7 @@ class TurnEnd(Struct, frozen=True):
         kind: Its type.
         response_id: Id by which the client can go on.
         items: Output items, in order, byte-exact.
-        history_from: Index of the first of them that later turns see (above 0 after a compaction item).
+        base_at: Index of the newest compaction item: later turns see nothing that is older. None if there is none.
         usage: Raw JSON of the usage, None if it is unknown.
         status: Status of the response.
         own_id: The id is the app's own.
@@ -94,7 +83,7 @@ class TurnEnd(Struct, frozen=True):
     kind: str
     response_id: str
     items: list[bytes]
-    history_from: int
+    base_at: int | None
     usage: bytes | None
     status: str
     own_id: bool
@@ -118,14 +107,12 @@ class TurnStream:
         "_announced",
         "_complete",
         "_created",
-        "_done",
+        "_created_at",
         "_is_live",
+        "_items",
         "_label",
-        "_last_index",
-        "_max_output_bytes",
         "_model",
         "_next",
-        "_output_bytes",
         "_own_id",
         "_previous",
         "_renumber",
@@ -155,16 +142,14 @@ class TurnStream:
         self._model = model
         self._is_live = is_live
         self._complete = complete
-        self._max_output_bytes = max_output_bytes
-        self._output_bytes = 0
         self._next = 0
         self._renumber = False
         self._announced = False
         self._own_id = False
         self._created: dict[str, Raw] | None = None
-        self._added: dict[int, str | None] = {}
-        self._done: dict[int, bytes] = {}
-        self._last_index = 0
+        self._created_at: int | None = None
+        self._items = OutputItems(max_output_bytes)
+        self._added = self._items.added  # for the hot path
 
     @property
     def created(self) -> bool:
@@ -182,9 +167,9 @@ class TurnStream:
         """Return the frame of an event that lacks nothing, None if ``feed`` has to look at it."""
         try:
             head = decode_plain_head(payload)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
-        in_content = _POSITIONED.get(head.type)
+        in_content = POSITIONED.get(head.type)
         number = head.sequence_number
         if (
             in_content is None
@@ -194,12 +179,16 @@ class TurnStream:
             or (in_content and head.content_index < 0)
             or self._renumber
             or head.stream_id is not events.NO_LANE
+            or not (payload.isascii() or _is_utf8(payload))
         ):
             return None
-        self._next = number + 1
         if not self._label:
+            self._next = number + 1
             return payload
-        return b"{" + self._label + payload[1:] if payload[0] == _BRACE else None
+        if payload[0] != _BRACE:
+            return None
+        self._next = number + 1
+        return b"{" + self._label + payload[1:]
 
     # -- everything else ---------------------------------------------------------------------------------------------
 
@@ -211,7 +200,13 @@ class TurnStream:
         """
         if payload.strip() == b"[DONE]":
             return []
-        payload, head = self._decode(payload)
+        try:
+            return self._feed(*self._decode(payload))
+        except (msgspec.DecodeError, RecursionError):
+            # A part of it that is read only for some types: a number beyond all ranges, nesting at the limit.
+            raise UpstreamError("The upstream sent an event that cannot be read.") from None
+
+    def _feed(self, payload: bytes, head: EventHead) -> list[bytes]:
         kind = head.type
         if kind in events.TERMINAL:
             return self._terminal(payload, head)
@@ -220,12 +215,14 @@ class TurnStream:
         if kind in events.LIFECYCLE:
             return self._lifecycle(payload, head)
         frames = [] if self.created or not kind.startswith("response.") else self._invent_created()
-        insert = b""
-        if kind in (events.ITEM_ADDED, events.ITEM_DONE):
-            insert = self._note_item(payload, kind, frames)
-        elif kind in _POSITIONED:
-            insert = self._position(head, frames)
-        frames.append(self._frame(payload, head, insert))
+        if kind == events.ITEM_ADDED:
+            frames += self._item_added(payload, head)
+        elif kind == events.ITEM_DONE:
+            frames += self._item_done(payload, head)
+        elif is_placed(kind):
+            frames += self._placed(payload, head)
+        else:
+            frames.append(self._frame(payload, head, {}))
         return frames
 
     def fail(self, error: WireError) -> bytes:
@@ -235,7 +232,7 @@ class TurnStream:
         response: dict[str, Any] = dict(self._created)
         response["status"] = "failed"
         response["error"] = {"code": error.code, "message": error.message}
-        response["output"] = [Raw(item) for _, item in sorted(self._done.items())]
+        response["output"] = [Raw(item) for item in self._items.finished()]
         return self._own_event(events.FAILED, response=response)
 
     def keep_alive(self) -> bytes | None:
@@ -243,35 +240,49 @@ class TurnStream:
         if self._created is None:
             return None
         # It takes a number of the response's own, so the app's later ones must move up.
-        self._renumber = True
         return self._own_event("ws_responses:keepalive")
 
-    # -- single events -----------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def _decode(self, payload: bytes) -> tuple[bytes, EventHead]:
+        """Return an event that is fit for the wire, and its head.
+
+        A lone surrogate escape becomes U+FFFD, what is not UTF-8 as well; members of a wrong type count as absent.
+        """
+        if not _is_utf8(payload):
+            payload = self._mended(payload)
         try:
-            payload.decode()
             head = decode_event_head(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            payload, head = self._decode_again(payload)
+        except (msgspec.DecodeError, RecursionError):
+            payload, head = self._decode_again(self._mended(payload))
         if head.type not in _USUAL and _TYPE(head.type) is None:
             raise UpstreamError("The upstream sent an event without a proper type.")
         return payload, head
 
     def _decode_again(self, payload: bytes) -> tuple[bytes, EventHead]:
-        """A lone surrogate escape becomes U+FFFD, what is not UTF-8 as well; anything else is no event."""
-        text = payload.decode("utf-8", "replace").encode()
-        text = _LONE_SURROGATE.sub(lambda m: m[0] if m[2] else m[1] + b"\\ufffd", text)
         try:
-            head = decode_event_head(text)
-        except (msgspec.DecodeError, RecursionError):
+            members = _decode_members(payload)
+            kind = _decode_text(members["type"])
+        except (msgspec.DecodeError, RecursionError, KeyError):
             raise UpstreamError("The upstream sent an event that is not a JSON object with a type.") from None
-        self.repaired_surrogates += 1
-        return text, head
+        placed = is_placed(kind) or kind in (events.ITEM_ADDED, events.ITEM_DONE)
+        wrong = [name for name, decode in _MEMBERS.items() if name in members and not _reads(decode, members[name])]
+        for name in wrong:
+            if placed or name == "sequence_number":
+                del members[name]
+        known = members if placed else {name: members[name] for name in members if name not in wrong}
+        return encode(members) if wrong else payload, decode_event_head(encode(known))
+
+    def _mended(self, payload: bytes) -> bytes:
+        text = mended(payload)
+        self.repaired_surrogates += text != payload
+        return text
+
+    # -- response objects --------------------------------------------------------------------------------------------
 
     def _lifecycle(self, payload: bytes, head: EventHead) -> list[bytes]:
         members = _decode_members(payload)
-        response = self._response_of(members)
+        response = _response_of(members)
         if response is None:
             return [] if self.created else self._invent_created()
         frames = []
@@ -279,112 +290,230 @@ class TurnStream:
             frames = self._invent_created(response)
         elif head.type == events.CREATED and self.created:
             return []  # one response.created per response
-        changed = self._rewrite(response)
+        changed = self._rewrite(response, head.type)
         if self._created is None:
             self._created = response
         if changed:
             members["response"] = Raw(encode(response))
             payload = encode(members)
-        frames.append(self._frame(payload, head))
+        frames.append(self._frame(payload, head, {}))
         return frames
 
     def _terminal(self, payload: bytes, head: EventHead) -> list[bytes]:
         members = _decode_members(payload)
-        response = self._response_of(members)
+        status = head.type.removeprefix("response.")
+        response = _response_of(members)
+        changed = response is None
         if response is None:
-            raise StreamTruncated
+            response = self._closing_response(status)
         frames = [] if self.created else self._invent_created(response)
-        changed = self._rewrite(response)
-        items, differs = self._merge_output(response)
+        changed |= self._rewrite(response, head.type)
+        items, differs = self._items.merged(response, status)
         if head.type != events.FAILED:
-            frames += self._announce_items(items)
+            frames += self._announce_rest(items)
         if differs:
             response["output"] = Raw(b"[" + b",".join(items) + b"]")
         if changed or differs:
             members["response"] = Raw(encode(response))
             payload = encode(members)
-        frame = self._frame(payload, head)
         usage = bytes(response.get("usage", b"null"))
         self.end = TurnEnd(
-            frame=frame,
+            frame=self._frame(payload, head, {}),
             kind=head.type,
             response_id=self.response_id,
             items=items,
-            history_from=_after_compaction(items),
+            base_at=after_compaction(items),
             usage=None if usage == b"null" else usage,
-            status=head.type.removeprefix("response."),
+            status=status,
             own_id=self._own_id,
         )
         return frames
 
-    def _note_item(self, payload: bytes, kind: str, frames: list[bytes]) -> bytes:
-        try:
-            event = _decode_item_event(payload)
-        except msgspec.ValidationError:
-            raise UpstreamError(f"The upstream sent a {kind} without an item.") from None
-        index = event.output_index
-        insert = b""
-        if type(index) is not int:
-            # Without an index: the one that is open (done), or the next one (added).
-            index = self._last_index if kind == events.ITEM_DONE and self._is_open() else self._new_index()
-            insert = b'"output_index":%d,' % index
-        item = bytes(event.item)
-        if kind == events.ITEM_ADDED:
-            self._add(index, item)
-            return insert
-        if index not in self._added:
-            frames.append(self._own_event(events.ITEM_ADDED, output_index=index, item=_begun(item)))
-            self._add(index, item)
-        self._output_bytes += len(item)
-        if self._output_bytes > self._max_output_bytes:
-            raise UpstreamError(f"The upstream's output exceeds {self._max_output_bytes} bytes.")
-        self._done[index] = item
-        return insert
+    def _closing_response(self, status: str) -> dict[str, Raw]:
+        """Return the response object for a terminal event that has none, from the one that announced the response."""
+        response = dict(self._created or self._begun({}))
+        response["status"] = Raw(encode(status))
+        response.pop("output", None)
+        if status == "failed":
+            response["error"] = Raw(
+                encode({"code": "server_error", "message": "The upstream failed without a reason."})
+            )
+        return response
 
-    def _position(self, head: EventHead, frames: list[bytes]) -> bytes:
-        """Return the missing members that say where an event belongs; an item that it needs is announced first."""
+    def _invent_created(self, response: Mapping[str, Raw] | None = None) -> list[bytes]:
+        """Return a ``response.created`` for an app that sends none, from a later snapshot if there is one."""
+        created = self._begun(response or {})
+        self._rewrite(created, events.CREATED)
+        self._created = created
+        return [self._own_event(events.CREATED, response=created)]
+
+    def _begun(self, response: Mapping[str, Raw]) -> dict[str, Raw]:
+        begun: dict[str, Any] = {"id": self.response_id, "object": "response", "created_at": self._now()}
+        begun |= {"model": self._model, **response}
+        begun |= {"status": "in_progress", "output": [], "error": None, "incomplete_details": None, "usage": None}
+        if "completed_at" in begun:
+            begun["completed_at"] = None
+        return {name: value if isinstance(value, Raw) else Raw(encode(value)) for name, value in begun.items()}
+
+    def _rewrite(self, response: dict[str, Raw], kind: str) -> bool:
+        """Set what must be true of every response object of the turn; return whether something changed."""
+        must = self._identity(response)
+        changed = {name: value for name, value in must.items() if _text(response.get(name)) != value}
+        for name, value in changed.items():
+            response[name] = Raw(encode(value))
+        if self._complete is None:
+            return bool(changed)
+        filling: dict[str, Any] = {
+            "status": _STATUS.get(kind, kind.removeprefix("response.")),
+            "created_at": self._now(),
+            "output": [],
+        }
+        missing = [name for name in (*filling, *self._complete) if name not in response]
+        for name in missing:
+            response[name] = self._complete[name] if name in self._complete else Raw(encode(filling[name]))
+        return bool(changed or missing)
+
+    def _identity(self, response: Mapping[str, Raw]) -> dict[str, str]:
+        """Return the ids that the response objects of the turn have; the first of them may bring the app's own."""
+        if not self._announced:
+            self._announced = True
+            given = _text(response.get("id"))
+            if given and given != self.response_id and len(given) <= events.MAX_ID_CHARS and not self._is_live(given):
+                self.response_id, self._own_id = given, True
+        if self._previous is None:
+            return {"id": self.response_id}
+        return {"id": self.response_id, "previous_response_id": self._previous}
+
+    def _now(self) -> int:
+        if self._created_at is None:
+            self._created_at = int(time.time())
+        return self._created_at
+
+    # -- items -------------------------------------------------------------------------------------------------------
+
+    def _item_added(self, payload: bytes, head: EventHead) -> list[bytes]:
+        item = _item_of(payload, head)
+        given = output_head(item).id
+        missing: dict[str, bytes] = {}
         index = head.output_index
-        insert = b""
         if type(index) is not int:
-            index = self._last_index
-            insert += b'"output_index":%d,' % index
-        item_id = head.item_id if type(head.item_id) is str else self._added.get(index)
-        if index not in self._added and _MESSAGE_PART(head.type):
-            item_id = item_id or f"msg_{self.response_id.removeprefix('resp_')}_{index}"
-            item = {"id": item_id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}
-            frames.append(self._own_event(events.ITEM_ADDED, output_index=index, item=item))
-            self._add(index, encode(item))
-            if not head.type.startswith("response.content_part."):
-                part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-                if head.type.startswith("response.refusal."):
-                    part = {"type": "refusal", "refusal": ""}
-                at = {"item_id": item_id, "output_index": index, "content_index": 0}
-                frames.append(self._own_event("response.content_part.added", **at, part=part))
-        if type(head.item_id) is not str and item_id is not None:
-            insert += b'"item_id":' + encode(item_id) + b","
-        if type(head.content_index) is not int and head.type in _IN_CONTENT:
-            insert += b'"content_index":0,'
-        return insert
+            index = self._items.index_of_new(given)
+            missing["output_index"] = b"%d" % index
+        if index in self._items.drafts:
+            return []  # we have announced it before
+        frame = self._frame(payload, head, missing)
+        self._know(index, given, "item")
+        return [frame, *self._release(index)]
 
-    # -- parts -------------------------------------------------------------------------------------------------------
+    def _item_done(self, payload: bytes, head: EventHead) -> list[bytes]:
+        item = _item_of(payload, head)
+        missing: dict[str, bytes] = {}
+        index = head.output_index
+        if type(index) is not int:
+            index = self._items.index_of(output_head(item).id, finishes=True)
+            missing["output_index"] = b"%d" % index
+        frames = [] if index in self._added else self._announce(index, item)
+        self._items.finish(index, bytes(item))
+        return [*frames, self._frame(payload, head, missing)]
 
-    def _frame(self, payload: bytes, head: EventHead, insert: bytes = b"") -> bytes:
-        """Return an app's event as our frame: labelled and numbered, otherwise verbatim."""
+    def _announce_rest(self, items: list[bytes]) -> list[bytes]:
+        """Return the ``added`` and ``done`` events of items that only the terminal snapshot has."""
+        frames: list[bytes] = []
+        done = self._items.done
+        if len(done) < len(items):
+            for index, item in enumerate(items):
+                if index in done:
+                    continue
+                if index not in self._added:
+                    frames += self._announce(index, item)
+                frames.append(self._own_event(events.ITEM_DONE, output_index=index, item=Raw(item)))
+        return frames
+
+    def _announce(self, index: int, item: bytes | Raw) -> list[bytes]:
+        """Return the ``added`` event of a finished item, and what has waited for it."""
+        frame = self._own_event(events.ITEM_ADDED, output_index=index, item=begun(item))
+        self._know(index, output_head(item).id, "item")
+        return [frame, *self._release(index)]
+
+    def _release(self, index: int) -> list[bytes]:
+        return [self._frame(payload, head, self._place(head, index)) for payload, head in self._items.released(index)]
+
+    def _placed(self, payload: bytes, head: EventHead) -> list[bytes]:
+        """Return the frames of an event that belongs to an item; none if it has to wait until we know what that is."""
+        items = self._items
+        index = head.output_index
+        if type(index) is not int:
+            index = items.index_of(head.item_id if type(head.item_id) is str else None)
+        frames = []
+        if index not in items.added:
+            frames = self._announce_early(payload, head, index)
+            if not frames:
+                items.hold(index, payload, head)
+                return []
+        if index in items.drafts and head.type == "response.output_text.delta":
+            items.draft(index, _decode_part_event(payload).delta or "")
+        frames.append(self._frame(payload, head, self._place(head, index)))
+        return frames
+
+    def _announce_early(self, payload: bytes, head: EventHead, index: int) -> list[bytes]:
+        """Return what announces the item of an event that comes first, if the event tells enough."""
+        try:
+            event = _decode_part_event(payload)
+        except msgspec.ValidationError:
+            event = _PartEvent()
+        begins = beginning(head.type, event.part.type if event.part is not None else None)
+        if begins is None:
+            return []
+        item_id = self._know(index, head.item_id if type(head.item_id) is str else None, begins.prefix)
+        self._items.drafts[index] = []
+        frames = [self._own_event(events.ITEM_ADDED, output_index=index, item={"id": item_id, **begins.item})]
+        if not head.type.endswith("_part.added"):
+            at: dict[str, Any] = {"item_id": item_id, "output_index": index}
+            if begins.part_event == "response.content_part.added":
+                at["content_index"] = head.content_index if type(head.content_index) is int else 0
+            else:
+                at["summary_index"] = event.summary_index
+            frames.append(self._own_event(begins.part_event, **at, part=begins.part))
+        return frames
+
+    def _place(self, head: EventHead, index: int) -> dict[str, bytes]:
+        """Return the missing members that say where an event belongs."""
+        missing: dict[str, bytes] = {}
+        if type(head.output_index) is not int:
+            missing["output_index"] = b"%d" % index
+        if not (type(head.item_id) is str and head.item_id) and has_item_id(head.type):
+            missing["item_id"] = encode(self._added[index])
+        if type(head.content_index) is not int and is_in_content(head.type):
+            begins = head.type == "response.content_part.added"
+            missing["content_index"] = b"%d" % self._items.content_index(index, begins=begins)
+        return missing
+
+    def _know(self, index: int, given: str | None, prefix: str) -> str:
+        """Note that the client is told of an item; return its id, one of ours if the app gives none."""
+        item_id = given or f"{prefix}_{self.response_id.removeprefix('resp_')}_{index}"
+        self._items.announce(index, item_id, ours=not given)
+        return item_id
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def _frame(self, payload: bytes, head: EventHead, missing: dict[str, bytes]) -> bytes:
+        """Return an app's event as our frame: labelled, numbered and completed, otherwise verbatim."""
         number = head.sequence_number
-        if type(number) is int and not self._renumber and number >= self._next:
-            self._next = number + 1
-        elif number is UNSET:
-            insert += b'"sequence_number":%d,' % self._next
-            self._next += 1
-        else:
+        if type(number) is not int:
+            missing["sequence_number"] = b"%d" % self._next
+        elif self._renumber or number < self._next:
             self._renumber = True
             payload = _renumbered(payload, self._next)
-            self._next += 1
-        if head.stream_id is not UNSET:
+        else:
+            self._next = number
+        self._next += 1
+        wrong = [name for name in missing if getattr(head, name) is not UNSET]
+        if wrong or head.stream_id is not UNSET:
             members = _decode_members(payload)
-            del members["stream_id"]
+            members.pop("stream_id", None)
+            members.update((name, Raw(missing.pop(name))) for name in wrong)
             payload = encode(members)
-        insert = self._label + insert
+        insert = self._label + b"".join(b'"%b":%b,' % (name.encode(), value) for name, value in missing.items())
         if not insert:
             return payload
         brace = payload.index(b"{") + 1
@@ -400,108 +529,38 @@ class TurnStream:
             event["stream_id"] = self._stream_id
         return encode(event)
 
-    def _invent_created(self, response: Mapping[str, Raw] | None = None) -> list[bytes]:
-        """Return a ``response.created`` for an app that sends none, from a later snapshot if there is one."""
-        begun: dict[str, Any] = dict(response) if response is not None else {}
-        if response is None:
-            begun = {"id": self.response_id, "object": "response", "created_at": int(time.time()), "model": self._model}
-        begun |= {"status": "in_progress", "output": [], "error": None, "incomplete_details": None, "usage": None}
-        created = {name: value if isinstance(value, Raw) else Raw(encode(value)) for name, value in begun.items()}
-        self._rewrite(created)
-        self._created = created
-        return [self._own_event(events.CREATED, response=created)]
 
-    def _response_of(self, members: Mapping[str, Raw]) -> dict[str, Raw] | None:
-        try:
-            return _decode_members(members["response"])
-        except (KeyError, msgspec.ValidationError):
-            return None
-
-    def _rewrite(self, response: dict[str, Raw]) -> bool:
-        """Set what must be true of every response object of the turn; return whether something changed."""
-        changed = False
-        if not self._announced:
-            self._announced = True
-            given = _text(response.get("id"))
-            if given and len(given) <= events.MAX_ID_CHARS and not self._is_live(given):
-                self.response_id, self._own_id = given, True
-        own = encode(self.response_id)
-        if bytes(response.get("id", b"")) != own:
-            response["id"] = Raw(own)
-            changed = True
-        if self._previous is not None:
-            previous = encode(self._previous)
-            if bytes(response.get("previous_response_id", b"")) != previous:
-                response["previous_response_id"] = Raw(previous)
-                changed = True
-        if self._complete is not None:
-            for name, value in self._complete.items():
-                if name not in response:
-                    response[name] = value
-                    changed = True
-        return changed
-
-    def _merge_output(self, response: Mapping[str, Raw]) -> tuple[list[bytes], bool]:
-        """Return the output items, and whether they differ from the snapshot: what was streamed wins over a poorer one."""
-        streamed = [item for _, item in sorted(self._done.items())]
-        try:
-            snapshot = [bytes(item) for item in _decode_items(response["output"])]
-        except (KeyError, msgspec.ValidationError):
-            return streamed, True
-        if len(snapshot) < len(streamed):
-            return streamed, True
-        if not streamed or len(self._done) != max(self._done) + 1:
-            return snapshot, False
-        merged = [_richer(ours, theirs) for ours, theirs in zip(streamed, snapshot, strict=False)]
-        merged += snapshot[len(streamed) :]
-        return merged, merged != snapshot
-
-    def _announce_items(self, items: list[bytes]) -> list[bytes]:
-        """Return the ``added`` and ``done`` events of items that only the terminal snapshot has."""
-        frames = []
-        if len(self._done) < len(items):
-            for index, item in enumerate(items):
-                if index in self._done:
-                    continue
-                if index not in self._added:
-                    frames.append(self._own_event(events.ITEM_ADDED, output_index=index, item=_begun(item)))
-                frames.append(self._own_event(events.ITEM_DONE, output_index=index, item=Raw(item)))
-        return frames
-
-    def _is_open(self) -> bool:
-        return self._last_index in self._added and self._last_index not in self._done
-
-    def _new_index(self) -> int:
-        return max(self._added) + 1 if self._added else 0
-
-    def _add(self, index: int, item: bytes) -> None:
-        self._added[index] = output_head(item).id
-        self._last_index = index
+def _is_utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
-def _begun(item: bytes) -> Raw:
-    """Return a finished item as it looks when it is announced."""
-    members = _decode_members(item)
-    if "status" in members:
-        members["status"] = Raw(b'"in_progress"')
-    for name, empty in (("content", b"[]"), ("arguments", b'""'), ("input", b'""')):
-        if name in members:
-            members[name] = Raw(empty)
-    return Raw(encode(members))
+def _reads(decode: Callable[[Raw], object], value: Raw) -> bool:
+    try:
+        decode(value)
+    except msgspec.ValidationError:
+        return bytes(value) == b"null"
+    return True
 
 
-def _richer(streamed: bytes, snapshot: bytes) -> bytes:
-    if len(streamed) <= len(snapshot):
-        return snapshot
-    ours, theirs = output_head(streamed), output_head(snapshot)
-    return streamed if ours.type == theirs.type and (ours.id == theirs.id or theirs.id is None) else snapshot
+def _item_of(payload: bytes, head: EventHead) -> Raw:
+    try:
+        item = _decode_item_event(payload).item
+    except msgspec.ValidationError:
+        raise UpstreamError(f"The upstream sent a {head.type} without an item.") from None
+    if not is_item(item):
+        raise UpstreamError(f"The upstream sent a {head.type} without an item.")
+    return item
 
 
-def _after_compaction(items: list[bytes]) -> int:
-    for index in range(len(items) - 1, -1, -1):
-        if output_head(items[index]).type == COMPACTION:
-            return index
-    return 0
+def _response_of(members: Mapping[str, Raw]) -> dict[str, Raw] | None:
+    try:
+        return _decode_members(members["response"])
+    except (KeyError, msgspec.ValidationError):
+        return None
 
 
 def _renumbered(payload: bytes, number: int) -> bytes:
@@ -518,6 +577,6 @@ def _text(value: Raw | None) -> str | None:
     if value is None:
         return None
     try:
-        return _decode_id(value)
+        return _decode_text(value)
     except msgspec.ValidationError:
         return None
