@@ -37,8 +37,3 @@ class MonotonicClock:
     def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
         """Return ``anyio.move_on_after(seconds)``."""
         return anyio.move_on_after(seconds)
-
-
-async def pause(clock: Clock, seconds: float) -> None:
-    """Return after ``seconds`` of this clock."""
-    await clock.wait(seconds, anyio.Event())

@@ -11,7 +11,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ws_responses._types import Receive, Send
-from ws_responses.clock import pause
 from ws_responses.errors import Forbidden, Refused, Unauthorized, Unavailable, WireError
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused, StoreFailed
@@ -112,6 +111,7 @@ class Connection:
         self._warm_up_bytes = 0
         self._close_sent: int | None = None
         self._close_written = anyio.Event()
+        self._over = anyio.Event()
         self._wake = anyio.Event()
         self._wakes_at = 0.0
         self._idle: anyio.Event | None = None
@@ -165,7 +165,7 @@ class Connection:
 
     async def _watch(self) -> None:
         """The one watchdog: all time limits of the connection."""
-        while True:
+        while not self._over.is_set():
             now = self.clock.now()
             self.perform(self.session.tick(now, self.writer.blocked_since))
             self._end_trailing(now)
@@ -215,6 +215,9 @@ class Connection:
             run.scope.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
         self._store_scope.cancel()
+        # The helpers end by themselves: the traceback of a cancelled task would lead back to here.
+        for event in (self._over, self._close_written, self._wake):
+            event.set()
         if self._runs:
             logger.error("connection %s: %d app calls ignore cancellation", self.id, len(self._runs))
 
@@ -231,6 +234,7 @@ class Connection:
         registry = self.registry
         ids = self.cache.ids()
         self.cache.clear()
+        self.interner = Interner(())
         self.account.caches.remove(self.cache)
         self._by_turn.clear()
         registry.remove(self)
@@ -286,7 +290,7 @@ class Connection:
             run.on_abort()
 
     async def _cancel_later(self, run: TurnRun) -> None:
-        await pause(self.clock, self.limits.disconnect_grace_s)
+        await self.clock.wait(self.limits.disconnect_grace_s, self._over)
         if run in self._runs and not run.in_background:
             run.scope.cancel()
 
@@ -312,6 +316,7 @@ class Connection:
     def run_over(self, run: TurnRun) -> None:
         """Note that a turn's task ends (for ``TurnRun``)."""
         run.abort(None)
+        run.on_abort = None  # it points back at the run: the history would wait for the garbage collector
         self._runs.discard(run)
         self._trailing.pop(run, None)
         self._look_whether_idle()
@@ -371,7 +376,7 @@ class Connection:
         patience = self.limits.close_timeout_s
         await self.clock.wait(patience, self._close_written)
         self.writer.cut_off()
-        await pause(self.clock, patience)
+        await self.clock.wait(patience, self._over)
         self._tasks.cancel_scope.cancel()
 
     # -- what turns ask for ------------------------------------------------------------------------------------------

@@ -6,8 +6,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ws_responses.clock import Clock, pause
+from ws_responses.clock import Clock
 from ws_responses.testing import FakeClock, settle
+
+
+async def pause(clock: Clock, seconds: float) -> None:
+    await clock.wait(seconds, anyio.Event())
 
 
 async def test_it_stands_still_until_it_is_moved() -> None:
