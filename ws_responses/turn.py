@@ -74,6 +74,8 @@ class TurnRun:
         )
         self._plain: Callable[[bytes], bytes | None] = self.stream.plain
         self._write: Callable[[bytes], Awaitable[None]] = connection.writer.write
+        self.event = self.stream.relay(turn, connection.writer.write_text, self._usual)
+        """Takes one event of the upstream (the ``Emit`` contract)."""
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
@@ -168,13 +170,9 @@ class TurnRun:
 
     # -- events of the upstream --------------------------------------------------------------------------------------
 
-    def event(self, payload: bytes) -> Awaitable[None]:
-        """Take one event of the upstream. The hot path: no coroutine of ours, no queue, no clock."""
-        self.turn.heard += 1
+    def _usual(self, payload: bytes) -> Awaitable[None]:
         frame = self._plain(payload)
-        if frame is None:
-            return self._event(payload)
-        return self._write(frame)
+        return self._event(payload) if frame is None else self._write(frame)
 
     def alive(self) -> None:
         """Note a sign of life."""
@@ -229,6 +227,7 @@ class TurnRun:
 
     def mute(self) -> None:
         """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
+        self.stream.seal()
         self._write = _discard
 
     async def keep_alive(self) -> None:
@@ -265,6 +264,7 @@ class TurnRun:
     def _settle(self, outcome: str, code: str | None, usage: bytes | None = None) -> Actions:
         connection = self._connection
         self.ended = True
+        self.stream.seal()
         self._plain = _not_plain
         self._write = _discard
         now = connection.clock.now()

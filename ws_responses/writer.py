@@ -104,12 +104,16 @@ class Writer:
         Raises:
             UnicodeDecodeError: The frame is not UTF-8.
         """
+        return self.write_text(frame.decode())
+
+    def write_text(self, text: str) -> Awaitable[None]:
+        """Begin to write a text frame; await the result at once, in the same task."""
         self._credit -= 1
         if self._busy or self._credit < 0 or self.closed:
-            return self._write_in_turn(frame)
+            return self._write_in_turn(text)
         # As _begin does, without the calls: this is the hot path. A coroutine that ends at its first step costs no exception
         # in next() with a default.
-        message: Message = {"type": "websocket.send", "text": frame.decode()}
+        message: Message = {"type": "websocket.send", "text": text}
         try:
             steps = self._send(message).__await__()
             pending = next(steps, _ENDED)
@@ -151,10 +155,10 @@ class Writer:
         else:
             self._busy = False
 
-    async def _write_in_turn(self, frame: bytes) -> None:
+    async def _write_in_turn(self, text: str) -> None:
         tired = self._credit < 0
         # Nothing may come between here and the place in the queue: what a lane writes next must come after this.
-        await self._write_owned({"type": "websocket.send", "text": frame.decode()})
+        await self._write_owned({"type": "websocket.send", "text": text})
         if tired:
             self._credit = _YIELD_EVERY
             await checkpoint()

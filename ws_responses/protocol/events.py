@@ -6,7 +6,7 @@ goes to the app untouched and in order (duplicate keys: the last one wins). Erro
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -284,6 +284,25 @@ class PlainHead(Struct, gc=False):
     stream_id: Raw = NO_LANE
 
 
+DELTAS: Final = (
+    "response.output_text.delta",
+    "response.reasoning_text.delta",
+    "response.reasoning_summary_text.delta",
+    "response.refusal.delta",
+    "response.function_call_arguments.delta",
+    "response.custom_tool_call_input.delta",
+)
+"""The events that come in thousands."""
+
+
+class DeltaHead(Struct, gc=False):
+    """What is read of one delta among many of its kind; ``type`` is the very object in :data:`DELTAS`."""
+
+    type: Literal[DELTAS]  # type: ignore[valid-type] # a tuple of constants, which msgspec reads at run time
+    sequence_number: int = -1
+
+
+decode_delta_head = msgspec.json.Decoder(DeltaHead).decode
 decode_plain_head = msgspec.json.Decoder(PlainHead).decode
 decode_event_head = msgspec.json.Decoder(EventHead).decode
 

@@ -14,11 +14,12 @@ from ws_responses._types import ASGIApp, Message
 from ws_responses.errors import StreamTruncated, UpstreamError, WireError
 from ws_responses.limits import Limits
 from ws_responses.protocol.events import encode
-from ws_responses.upstreams.answers import as_events, error_from_answer, response_object
+from ws_responses.upstreams.answers import error_from_answer
 from ws_responses.upstreams.base import SCOPE_STATE_KEY, CurrentTurn, Emit, set_current_turn
 from ws_responses.upstreams.bodies import Bodies
 from ws_responses.upstreams.scope import InnerScope
 from ws_responses.upstreams.sse import SSEDecoder, single_event
+from ws_responses.upstreams.whole import as_events, whole_response
 
 logger = logging.getLogger("ws_responses.turn")
 
@@ -46,6 +47,7 @@ class AppCall:
         "_buffer",
         "_decoder",
         "_emit",
+        "_event",
         "_headers",
         "_hot",
         "_limits",
@@ -62,6 +64,7 @@ class AppCall:
     def __init__(self, body: bytes, emit: Emit, limits: Limits) -> None:
         self._body: bytes | None = body
         self._emit = emit
+        self._event = emit.event
         self._limits = limits
         self._max_event_bytes = limits.max_event_bytes
         self._over: anyio.Event | None = None
@@ -99,11 +102,11 @@ class AppCall:
                 if body[: len(prefix)] == prefix and body[-2:] == b"\n\n":
                     payload = body[len(prefix) : -2]
                     if _LF not in payload and _CR not in payload:
-                        return self._emit.event(payload)
+                        return self._event(payload)
                 single = single_event(body)
                 if single is not None:
                     self._learn(body, single)
-                    return self._emit.event(single)
+                    return self._event(single)
         return self._take(message)
 
     def _learn(self, body: bytes, payload: bytes) -> None:
@@ -159,10 +162,10 @@ class AppCall:
         if decoder is None:
             decoder = self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
         for payload in decoder.feed(body):
-            await self._emit.event(payload)
+            await self._event(payload)
         if not more:
             for payload in decoder.end():
-                await self._emit.event(payload)
+                await self._event(payload)
             if not self._emit.ended:
                 raise StreamTruncated
         # Whole events may go past the decoder while it holds no part of one.
@@ -180,8 +183,8 @@ class AppCall:
             raise UpstreamError("The app compressed its answer, although 'identity' was asked for.")
         if not 200 <= self._status < 300 or not answer:
             raise error_from_answer(self._status, self._headers, answer)
-        for event in as_events(response_object(answer)):
-            await self._emit.event(encode(event))
+        for event in as_events(whole_response(answer)):
+            await self._event(encode(event))
 
     def _labelled_as_stream(self) -> bool:
         return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in self._headers)

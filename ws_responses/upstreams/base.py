@@ -167,6 +167,7 @@ class Emit(Protocol):
 
         Events after the terminal one are dropped.
         """
+        ...
 
     def alive(self) -> None:
         """Note a sign of life that is no event (a comment)."""
@@ -177,6 +178,7 @@ class Emit(Protocol):
     @property
     def ended(self) -> bool:
         """Whether the turn is over."""
+        ...
 
 
 class Upstream(Protocol):

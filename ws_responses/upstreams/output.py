@@ -15,14 +15,17 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
 
-_BEGUN: Final = {
-    "status": b'"in_progress"',
-    "content": b"[]",
-    "summary": b"[]",
-    "arguments": b'""',
-    "input": b'""',
+_GROWING: Final[dict[str | None, dict[str, bytes]]] = {
+    "message": {"content": b"[]"},
+    "reasoning": {"summary": b"[]", "content": b"[]"},
+    "function_call": {"arguments": b'""'},
+    "custom_tool_call": {"input": b'""'},
+    "mcp_call": {"arguments": b'""'},
+    "code_interpreter_call": {"code": b'""'},
 }
-"""Members of an item that is announced: what grows by deltas is empty. Values of another kind stay."""
+"""By item type: the members that grow by further events, and what they are at first."""
+
+_BEGUN_STATUS: Final = {"status": b'"in_progress"'}
 
 Held = tuple[bytes, EventHead]
 """An event and its head."""
@@ -199,7 +202,7 @@ def is_item(item: bytes | Raw) -> bool:
 def begun(item: bytes | Raw) -> Raw:
     """Return a finished item as it looks when it is announced."""
     members = _decode_members(item)
-    for name, value in _BEGUN.items():
+    for name, value in (_BEGUN_STATUS | _GROWING.get(output_head(item).type, {})).items():
         if name in members and bytes(memoryview(members[name])[:1]) == value[:1]:
             members[name] = Raw(value)
     return Raw(encode(members))

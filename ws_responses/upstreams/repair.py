@@ -7,7 +7,7 @@ event is encoded anew only if a member must change.
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,15 @@ from msgspec import UNSET, Raw, Struct
 from ws_responses.errors import UpstreamError, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.calls import output_head
-from ws_responses.protocol.events import EventHead, decode_event_head, decode_plain_head, encode, encode_error
+from ws_responses.protocol.events import (
+    EventHead,
+    decode_delta_head,
+    decode_event_head,
+    decode_plain_head,
+    encode,
+    encode_error,
+)
+from ws_responses.protocol.session import Turn
 from ws_responses.upstreams.answers import error_from_event
 from ws_responses.upstreams.output import OutputItems, after_compaction, begun, is_item
 from ws_responses.upstreams.places import POSITIONED, beginning, has_item_id, is_in_content, is_placed
@@ -28,6 +36,8 @@ _TYPE: Final = re.compile(r"[A-Za-z0-9_.:\-/]{1,128}\Z").match
 _NUMBER: Final = re.compile(rb'("sequence_number"\s*:\s*)-?\d+(?![\d.eE])')
 
 _BRACE: Final = 0x7B
+_DELTAS: Final = {kind: kind for kind in events.DELTAS}
+"""To get the object that the decoder of deltas gives, which is compared by identity."""
 
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -116,7 +126,9 @@ class TurnStream:
         "_own_id",
         "_previous",
         "_renumber",
+        "_sealed",
         "_stream_id",
+        "_trusted",
         "end",
         "repaired_surrogates",
         "response_id",
@@ -144,6 +156,8 @@ class TurnStream:
         self._complete = complete
         self._next = 0
         self._renumber = False
+        self._sealed = False
+        self._trusted: str | None = None
         self._announced = False
         self._own_id = False
         self._created: dict[str, Raw] | None = None
@@ -162,6 +176,40 @@ class TurnStream:
         return self._next
 
     # -- the hot path ------------------------------------------------------------------------------------------------
+
+    def relay(
+        self, turn: Turn, write_text: Callable[[str], Awaitable[None]], otherwise: Callable[[bytes], Awaitable[None]]
+    ) -> Callable[[bytes], Awaitable[None]]:
+        """Return the function that takes every event of the app: the hot path, with no call that it can do without.
+
+        Of a delta only the type and the number are read if one of its type has just passed with all its members.
+
+        Args:
+            turn: Where signs of life are counted.
+            write_text: Writes a frame.
+            otherwise: Takes every other event.
+        """
+        label = self._label.decode()
+
+        def relay(payload: bytes) -> Awaitable[None]:
+            turn.heard += 1
+            try:
+                head = decode_delta_head(payload)
+                text = payload.decode()
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                return otherwise(payload)
+            number = head.sequence_number
+            if head.type is not self._trusted or number < self._next:
+                return otherwise(payload)
+            self._next = number + 1
+            return write_text("{" + label + text[1:]) if label else write_text(text)
+
+        return relay
+
+    def seal(self) -> None:
+        """Let nothing more pass on the hot path."""
+        self._sealed = True
+        self._trusted = None
 
     def plain(self, payload: bytes) -> bytes | None:
         """Return the frame of an event that lacks nothing, None if ``feed`` has to look at it."""
@@ -182,12 +230,13 @@ class TurnStream:
             or not (payload.isascii() or _is_utf8(payload))
         ):
             return None
-        if not self._label:
-            self._next = number + 1
-            return payload
         if payload[0] != _BRACE:
             return None
         self._next = number + 1
+        if head.type in _DELTAS and not self._sealed:
+            self._trusted = _DELTAS[head.type]
+        if not self._label:
+            return payload
         return b"{" + self._label + payload[1:]
 
     # -- everything else ---------------------------------------------------------------------------------------------
@@ -198,6 +247,7 @@ class TurnStream:
         Raises:
             WireError: The event is an error, or no event at all; the stream is of no more use.
         """
+        self._trusted = None
         if payload.strip() == b"[DONE]":
             return []
         try:
