@@ -47,6 +47,7 @@ class AppCall:
         "_buffer",
         "_decoder",
         "_emit",
+        "_event",
         "_headers",
         "_hot",
         "_limits",
@@ -63,6 +64,7 @@ class AppCall:
     def __init__(self, body: bytes, emit: Emit, limits: Limits) -> None:
         self._body: bytes | None = body
         self._emit = emit
+        self._event = emit.event
         self._limits = limits
         self._max_event_bytes = limits.max_event_bytes
         self._over: anyio.Event | None = None
@@ -100,11 +102,11 @@ class AppCall:
                 if body[: len(prefix)] == prefix and body[-2:] == b"\n\n":
                     payload = body[len(prefix) : -2]
                     if _LF not in payload and _CR not in payload:
-                        return self._emit.event(payload)
+                        return self._event(payload)
                 single = single_event(body)
                 if single is not None:
                     self._learn(body, single)
-                    return self._emit.event(single)
+                    return self._event(single)
         return self._take(message)
 
     def _learn(self, body: bytes, payload: bytes) -> None:
@@ -160,10 +162,10 @@ class AppCall:
         if decoder is None:
             decoder = self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
         for payload in decoder.feed(body):
-            await self._emit.event(payload)
+            await self._event(payload)
         if not more:
             for payload in decoder.end():
-                await self._emit.event(payload)
+                await self._event(payload)
             if not self._emit.ended:
                 raise StreamTruncated
         # Whole events may go past the decoder while it holds no part of one.
@@ -182,7 +184,7 @@ class AppCall:
         if not 200 <= self._status < 300 or not answer:
             raise error_from_answer(self._status, self._headers, answer)
         for event in as_events(whole_response(answer)):
-            await self._emit.event(encode(event))
+            await self._event(encode(event))
 
     def _labelled_as_stream(self) -> bool:
         return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in self._headers)
