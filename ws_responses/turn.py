@@ -92,6 +92,7 @@ class TurnRun:
                     await self.fail(WireError("The server had an error while processing the request."))
         finally:
             self._connection.run_over(self)
+            self.event = _discard  # it leads back to here, see there
 
     async def _steps(self) -> None:
         connection = self._connection
@@ -136,10 +137,10 @@ class TurnRun:
             if self._connection.settings.history == "forward" and not self._connection.cache.has_failed(parent_id):
                 return  # an id that the app may know
             raise PreviousResponseNotFound(parent_id)
-        if create.stored and create.store is True and not parent.record.store:
-            raise InvalidStoreTransition(parent_id)
         self._parent = self.info.parent = parent
         self._connection.cache.pin(parent.id)
+        if create.store is True and not parent.record.store:
+            raise InvalidStoreTransition(parent_id)
 
     def _validate(self) -> None:
         """Step 2: the delta, with what the parent's state carries; what is kept of the frame is copied here."""
@@ -163,6 +164,7 @@ class TurnRun:
         connection.count_warm_up(len(self.info.encoded_delta))
         response_id = self.stream.response_id
         done = warm_up_response(create, response_id, int(time.time()))
+        done["store"] = connection.stores and self._may_be_stored()
         begun = {**done, "status": "in_progress", "usage": None, "completed_at": None}
         self.turn.heard += 1
         for kind, response in ((events.CREATED, begun), (events.IN_PROGRESS, begun), (events.COMPLETED, done)):
@@ -297,6 +299,13 @@ class TurnRun:
         if parent is not None and parent.lane == self.info.lane:
             self._connection.cache.fail(parent.id)
 
+    def _may_be_stored(self) -> bool:
+        """Whether the client lets this response be stored.
+
+        On top of what was not to be stored nothing is: the store would hold a chain without its beginning.
+        """
+        return self.turn.create.stored and (self._parent is None or self._parent.record.store)
+
     def _commit(self, end: TurnEnd) -> ResponseNode | None:
         """Make the node of this turn; None if the budgets have no room for it."""
         connection, create = self._connection, self.turn.create
@@ -308,8 +317,7 @@ class TurnRun:
         history_at = 0 if base_at is None else output_at + sum(len(item) + 1 for item in end.items[:base_at])
         size = len(items) + RECORD_BYTES
         parent = self._parent
-        # On top of what was not to be stored nothing is: the store would hold a chain without its beginning.
-        store = create.stored and (parent is None or parent.record.store)
+        store = self._may_be_stored()
         budgets = connection.reserve(size, stored=store and connection.stores)
         if budgets is None:
             connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=end.response_id, size=size))

@@ -574,7 +574,7 @@ _STATE = (
     Row(
         "B116",
         "A continuation fails unclearly where no store is configured",
-        "previous_response_not_found",
+        "previous_response_not_found; a warm-up says whether it was stored",
         ("vllm-project/vllm#22137",),
     ),
     Row(
@@ -582,7 +582,12 @@ _STATE = (
         "Cached work is reused although tools, instructions or model have changed",
         "Equal to a cold request with the full history",
     ),
-    Row("B118", "Tokens appended differ from tokens of the joined text", "No tokens are made for a wrapped app"),
+    Row(
+        "B118",
+        "Tokens appended differ from tokens of the joined text",
+        "No tokens are made for a wrapped app",
+        reason="Needs the renderer of the engine, which is not built yet",
+    ),
 )
 
 _STREAM = (

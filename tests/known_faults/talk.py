@@ -1,9 +1,11 @@
 """What the tests of known faults have in common: the words of a short conversation."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ws_responses.instrumentation import Fact, TurnFinished
+from ws_responses.testing import ResponseBuilder, counting_ids, numbered
 
 Event = dict[str, Any]
 
@@ -52,16 +54,16 @@ def said(text: str) -> Event:
     return {"type": "message", "role": "user", "content": text}
 
 
-def contents(items: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return what tells items apart in a test: text, arguments, output, or the type."""
-    return [_content(item) for item in items]
+def answer(text: str = "Hello", *, deltas: int = 1, response_id: str = "resp_a") -> list[Event]:
+    """Return the events of a response in the usual order."""
+    builder = ResponseBuilder({"model": "m"}, response_id=response_id, id_factory=counting_ids(), created_at=1)
+    return list(numbered([*builder.start(), *builder.message(text, deltas=deltas), *builder.complete()]))
 
 
-def _content(item: Mapping[str, Any]) -> Any:
-    content = item.get("content")
-    if isinstance(content, list):
-        return "".join(part["text"] for part in content)
-    return content or item.get("output") or item.get("call_id") or item["type"]
+def sse(event: Mapping[str, Any], *, end: str = "\n", indent: int | None = None) -> bytes:
+    """Return an event as an app writes it."""
+    lines = json.dumps(event, ensure_ascii=False, indent=indent).split("\n")
+    return "".join([f"event: {event['type']}{end}", *(f"data: {line}{end}" for line in lines), end]).encode()
 
 
 def endings(facts: Sequence[Fact]) -> list[TurnFinished]:
