@@ -1,0 +1,567 @@
+"""The session beside a naive model: whatever peer, upstream, clock and operator do, in any order."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.protocol.reference import Create, Ignored, Refusal, read_frame
+from ws_responses.errors import Forbidden, LocalProtocolError, Unavailable, UpstreamTimeout, WireError
+from ws_responses.limits import Limits
+from ws_responses.protocol.session import (
+    AbortTurn,
+    Action,
+    Actions,
+    Close,
+    DropTurn,
+    KeepAlive,
+    Send,
+    Session,
+    SessionPhase,
+    StartTurn,
+    Turn,
+    TurnPhase,
+    TurnQueued,
+)
+from ws_responses.testing.strategies import client_frames
+
+LANES = ["a", "b", "c", "d", None]
+RARELY = st.sampled_from([False] * 30 + [True])
+"""Most runs should be long before they end."""
+LOOKS = 1.25
+"""How late a limit on silence may fire, as a multiple of it."""
+
+
+@dataclass
+class Known:
+    """What the model knows of one accepted create."""
+
+    turn: Turn
+    lane: str | None
+    size: int
+    state: str = "waiting"
+    nth: int = 0
+    alive_at: float = 0.0
+    heard: bool = False
+    excused: bool = False
+    ends: list[str] = field(default_factory=list)
+
+
+def is_open(machine: "SessionMachine") -> bool:
+    return machine.phase in ("open", "retiring")
+
+
+class SessionMachine(RuleBasedStateMachine):
+    @initialize(
+        lanes=st.sampled_from([4, 4, 4, 3, 2, 0]),
+        running=st.sampled_from([2, 2, 3, 1]),
+        queued=st.sampled_from([9, 9, 9, 9, 3, 0]),
+        queued_bytes=st.sampled_from([100_000, 100_000, 100_000, 400, 0]),
+        first=st.sampled_from([None, 20.0, 3.3]),
+        between=st.sampled_from([None, 8.0, 0.7]),
+        send=st.sampled_from([None, 60.0, 6.0]),
+        age=st.sampled_from([None, 100.1, 30.0]),
+        grace=st.sampled_from([10.0, 3.0, 0.0]),
+        idle=st.sampled_from([None, None, 41.3]),
+        keepalive=st.sampled_from([None, 5.0]),
+        notice=st.booleans(),
+        opened_at=st.sampled_from([0.0, 1e6 + 0.1, -5.5]),
+    )
+    def open(
+        self,
+        lanes: int,
+        running: int,
+        queued: int,
+        queued_bytes: int,
+        first: float | None,
+        between: float | None,
+        send: float | None,
+        age: float | None,
+        grace: float,
+        idle: float | None,
+        keepalive: float | None,
+        notice: bool,
+        opened_at: float,
+    ) -> None:
+        self.limits = Limits(
+            max_lanes=lanes,
+            max_running_turns=running,
+            max_queued_creates=queued,
+            max_queued_bytes=queued_bytes,
+            max_frame_bytes=1 << 16,
+            first_event_timeout_s=first,
+            event_timeout_s=between,
+            send_timeout_s=send,
+            max_connection_age_s=age,
+            age_grace_s=grace,
+            idle_timeout_s=idle,
+        )
+        self.keepalive = keepalive
+        self.age_notice = notice
+        self.now = self.opened_at = self.active_at = opened_at
+        self.blocked_since: float | None = None
+        self.turns: list[Known] = []
+        self.names: set[str | None] = set()
+        self.phase = "open"
+        self.retired_at: float | None = None
+        self.retired_code = 0
+        self.retired_error = ""
+        self.noticed = False
+        self.closed: list[int] = []
+        self.ids = 0
+        self.wakes_at = float("inf")
+        self.unasked = False
+        self.session = Session(
+            self.limits, now=self.now, turn_ids=self.new_id, keepalive_s=keepalive, age_notice=notice
+        )
+
+    def new_id(self) -> str:
+        self.ids += 1
+        return f"turn_{self.ids}"
+
+    # -- the model ---------------------------------------------------------------------------------------------------
+
+    def of(self, *states: str) -> list[Known]:
+        return [known for known in self.turns if known.state in states]
+
+    @property
+    def running(self) -> list[Known]:
+        return sorted(self.of("running"), key=lambda known: known.nth)
+
+    @property
+    def waiting(self) -> list[Known]:
+        return self.of("waiting")
+
+    def startable(self) -> list[Known]:
+        """The waiting turns that must start now, each the oldest whose lane is free."""
+        started: list[Known] = []
+        busy = {known.lane for known in self.running}
+        for known in self.waiting:
+            if len(busy) < self.limits.max_running_turns and known.lane not in busy:
+                started.append(known)
+                busy.add(known.lane)
+        return started
+
+    def expect_create(self, lane: str | None, size: int) -> str:
+        if self.phase == "retiring":
+            return self.retired_error
+        if lane is not None and lane not in self.names and len(self.names) >= self.limits.max_lanes:
+            return "websocket_stream_limit_reached"
+        if lane not in {k.lane for k in self.running + self.waiting} and (
+            len(self.running) < self.limits.max_running_turns
+        ):
+            return "start"
+        waiting = self.waiting
+        if len(waiting) >= self.limits.max_queued_creates:
+            return "websocket_queue_full"
+        if sum(known.size for known in waiting) + size > self.limits.max_queued_bytes:
+            return "websocket_queue_full"
+        return "queue"
+
+    def books(self) -> Any:
+        session = self.session
+        lanes = {name: (lane.running, list(lane.queue)) for name, lane in session.lanes.items()}
+        return lanes, list(session.running), session.queued_creates, session.queued_bytes, session.phase, self.ids
+
+    # -- carrying out actions, as the shell does ---------------------------------------------------------------------
+
+    def carry_out(self, actions: Actions) -> list[Action]:
+        done: list[Action] = []
+        for action in actions:
+            done.append(action)
+            assert not isinstance(action, StartTurn | TurnQueued), "only a create or an end starts something"
+            if isinstance(action, AbortTurn):
+                known = self.known(action.turn)
+                assert known.state == "running"
+                self.check_abort(known, action.error)
+                done += self.end_turn(known, "aborted")
+            elif isinstance(action, DropTurn):
+                known = self.known(action.turn)
+                assert known.state == "waiting"
+                known.state = "dropped"
+                known.ends.append("dropped")
+            elif isinstance(action, KeepAlive):
+                known = self.known(action.turn)
+                assert known.state == "running"
+                assert self.keepalive is not None
+                assert self.now >= known.alive_at + self.keepalive
+            elif isinstance(action, Close):
+                self.phase = "closing"
+                self.closed.append(action.code)
+        return done
+
+    def known(self, turn: Turn) -> Known:
+        (known,) = (each for each in self.turns if each.turn is turn)
+        return known
+
+    def check_abort(self, known: Known, error: WireError | None) -> None:
+        if isinstance(error, UpstreamTimeout):
+            patience = self.patience(known)
+            assert patience is not None
+            assert self.blocked_since is None
+            assert self.now >= known.alive_at + patience, "aborted too early"
+        elif error is not None and self.retired_at is not None and error.code == self.retired_error:
+            assert self.now >= self.retired_at + self.limits.age_grace_s, "no grace"
+
+    def patience(self, known: Known) -> float | None:
+        return self.limits.event_timeout_s if known.heard else self.limits.first_event_timeout_s
+
+    def end_turn(self, known: Known, how: str) -> list[Action]:
+        actions = self.session.turn_ended(known.turn, self.now)
+        known.state = "ended"
+        known.ends.append(how)
+        self.active_at = self.now
+        if self.phase == "open":
+            expected = self.startable()
+            assert actions == tuple(StartTurn(each.turn) for each in expected) or list(actions) == [
+                StartTurn(each.turn) for each in expected
+            ]
+            for each in expected:
+                self.start(each)
+            return []
+        if self.phase == "retiring" and not self.running:
+            return self.expect_finish(actions)
+        assert not actions
+        return []
+
+    def start(self, known: Known) -> None:
+        known.state = "running"
+        known.alive_at = self.now
+        known.nth = sum(each.nth > 0 for each in self.turns) + 1
+
+    def expect_finish(self, actions: Actions) -> list[Action]:
+        done = self.carry_out(actions)
+        assert isinstance(done[-1], Close)
+        assert done[-1].code == self.retired_code
+        notices = [json.loads(action.frame) for action in done[:-1] if isinstance(action, Send)]
+        assert len(done) == len(notices) + 1
+        assert [notice["error"]["code"] for notice in notices] == ([self.retired_error] if self.noticed else [])
+        assert all("stream_id" not in notice for notice in notices)
+        return done
+
+    def expect_retired(self, actions: Actions, code: str, close_code: int, *, notice: bool) -> None:
+        """All that wait are refused in their order, each on its lane; then, if nothing runs, the end."""
+        waiting = self.waiting
+        self.phase, self.retired_at, self.retired_error, self.retired_code = "retiring", self.now, code, close_code
+        self.noticed = notice
+        refused = list(actions[: 2 * len(waiting)])
+        for known, drop, send in zip(waiting, refused[::2], refused[1::2], strict=True):
+            assert drop == DropTurn(known.turn)
+            assert isinstance(send, Send)
+            frame = json.loads(send.frame)
+            assert (frame["error"]["code"], frame.get("stream_id")) == (code, known.lane)
+        self.carry_out(refused)
+        rest = actions[2 * len(waiting) :]
+        if self.running:
+            assert not [action for action in rest if isinstance(action, Close)]
+            self.carry_out(rest)
+        else:
+            self.expect_finish(rest)
+
+    # -- the peer ----------------------------------------------------------------------------------------------------
+
+    @precondition(is_open)
+    @rule(
+        lanes=st.lists(st.sampled_from(LANES), min_size=1, max_size=5),
+        filler=st.sampled_from(["", "x" * 60, "é" * 60]),
+    )
+    def create(self, lanes: list[str | None], filler: str) -> None:
+        for lane in lanes:
+            frame: dict[str, Any] = {"type": "response.create", "model": "m", "input": filler}
+            if lane is not None:
+                frame["stream_id"] = lane
+            self.frame(json.dumps(frame, ensure_ascii=False))
+
+    @rule(frame=client_frames(), binary=st.booleans())
+    def any_frame(self, frame: str, binary: bool) -> None:
+        self.frame(frame.encode() if binary else frame)
+
+    def frame(self, data: str | bytes) -> None:
+        before = self.books()
+        actions = self.session.frame_received(data, self.now)
+        if self.phase in ("closing", "closed"):
+            assert not actions
+            assert self.books() == before
+            return
+        self.active_at = self.now
+        meant = read_frame(data)
+        if isinstance(meant, Create):
+            size = len(data if isinstance(data, bytes) else data.encode())
+            outcome = self.expect_create(meant.lane, size)
+            if outcome in ("start", "queue"):
+                (action,) = actions
+                assert isinstance(action, StartTurn if outcome == "start" else TurnQueued)
+                known = Known(action.turn, meant.lane, size)
+                self.turns.append(known)
+                self.names |= {meant.lane} - {None}
+                if outcome == "start":
+                    self.start(known)
+                return
+            meant = Refusal(outcome, None, meant.lane)
+        assert self.books() == before, "a frame that is no turn changes nothing"
+        if isinstance(meant, Ignored):
+            assert not actions
+        else:
+            (action,) = actions
+            assert isinstance(action, Send)
+            told = json.loads(action.frame)
+            assert told.get("stream_id") == meant.stream_id
+            assert told["status"] >= 400
+            assert told["error"]["code"] == meant.code or {told["error"]["code"], meant.code} == {
+                "invalid_json",
+                "invalid_request",
+            }
+
+    @rule(really=RARELY)
+    def too_large(self, really: bool) -> None:
+        if not really:
+            return
+        running, waiting, phase = self.running, self.waiting, self.phase
+        actions = self.session.frame_received(" " * ((1 << 16) + 1), self.now)
+        if phase in ("closing", "closed"):
+            assert not actions
+            return
+        self.phase = "closing"
+        done = self.carry_out(actions)
+        assert isinstance(done[-1], Close)
+        assert done[-1].code == 1009
+        assert {action.turn for action in done if isinstance(action, AbortTurn)} == {known.turn for known in running}
+        assert all(action.error is not None for action in done if isinstance(action, AbortTurn))
+        assert len([action for action in done if isinstance(action, Send)]) == len(waiting)
+
+    @precondition(lambda self: self.phase != "closed")
+    @rule(really=RARELY)
+    def leave(self, really: bool) -> None:
+        if not really:
+            return
+        running = self.running
+        self.blocked_since = None
+        self.phase = "closed"  # before the ends: nothing may start
+        done = self.carry_out(self.session.peer_gone())
+        assert [action.turn for action in done if isinstance(action, AbortTurn)] == [known.turn for known in running]
+        assert all(action.error is None for action in done if isinstance(action, AbortTurn))
+        assert not [action for action in done if isinstance(action, Send | Close)], "nobody listens"
+        assert self.session.peer_gone() == ()
+
+    @precondition(is_open)
+    @rule()
+    def stop_reading(self) -> None:
+        if self.blocked_since is None:
+            self.blocked_since = self.now
+
+    @precondition(lambda self: self.blocked_since is not None)
+    @rule()
+    def read_on(self) -> None:
+        self.blocked_since = None
+        for known in self.running:
+            known.excused = True  # its time stood still; it starts anew at the latest look
+
+    # -- the upstream ------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), event=st.booleans())
+    def hear(self, data: st.DataObject, event: bool) -> None:
+        known = data.draw(st.sampled_from(self.running))
+        known.turn.heard += 1
+        known.heard, known.alive_at, known.excused = True, self.now, False
+        self.unasked = True  # an event costs no look at the clock
+        if event:
+            self.session.turn_event(known.turn)
+            assert known.turn.phase is TurnPhase.STREAMING
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.end_turn(data.draw(st.sampled_from(self.running)), "ended")
+
+    @precondition(lambda self: self.of("ended", "dropped", "waiting"))
+    @rule(data=st.data())
+    def misuse(self, data: st.DataObject) -> None:
+        known = data.draw(st.sampled_from(self.of("ended", "dropped", "waiting")))
+        before = (self.books(), known.turn.phase)
+        with pytest.raises(LocalProtocolError):
+            self.session.turn_ended(known.turn, self.now)
+        if known.state != "waiting":
+            with pytest.raises(LocalProtocolError):
+                self.session.turn_event(known.turn)
+        assert before == (self.books(), known.turn.phase)
+
+    # -- the clock ---------------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.one_of(st.floats(0, 3), st.floats(0, 3), st.floats(0, 60)))
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with a tick whenever one is wanted; while a write is blocked, also four in its limit."""
+        until = self.now + seconds
+        for _ in range(10_000):
+            at = max(self.now, self.wakes_at)
+            if self.blocked_since is not None and self.limits.send_timeout_s is not None:
+                at = min(at, self.now + self.limits.send_timeout_s / 4)
+            if at > until:
+                break
+            self.now = at
+            self.tick()
+            self.wakes_at = self.session.next_deadline()
+            assert self.wakes_at > self.now, "the watchdog would spin"
+        else:
+            pytest.fail("ticks without end")
+        self.now = until
+        self.check_overdue()
+
+    @precondition(is_open)
+    @rule()
+    def to_next_deadline(self) -> None:
+        """Each deadline is one at which something may happen; enough of them see every limit fire."""
+        at = self.session.next_deadline()
+        if at != float("inf"):
+            self.now = max(self.now, at)
+            self.tick()
+
+    @precondition(is_open)
+    @rule()
+    def early_tick(self) -> None:
+        self.tick()
+
+    def tick(self) -> None:
+        if self.blocked_since is not None:
+            for known in self.running:
+                known.excused = True
+        age_is_due = self.limits.max_connection_age_s is not None and (
+            self.now >= self.opened_at + self.limits.max_connection_age_s
+        )
+        actions = self.session.tick(self.now, self.blocked_since)
+        if self.phase in ("closing", "closed"):
+            assert not actions
+        elif self.is_stuck():
+            self.phase = "closing"
+            done = self.carry_out(actions)
+            assert isinstance(done[-1], Close)
+            assert done[-1].code == 1008
+            assert all(action.error is None for action in done if isinstance(action, AbortTurn))
+        elif self.phase == "open" and age_is_due:
+            self.expect_retired(
+                actions,
+                "websocket_connection_limit_reached",
+                1001,
+                notice=self.age_notice or bool(self.running),
+            )
+        else:
+            was_idle = self.is_idle()
+            done = self.carry_out(actions)
+            if self.phase == "closing" and self.retired_at is None:
+                assert was_idle
+                assert self.closed == [1001]
+            if was_idle:
+                assert self.phase == "closing"
+            assert not [action for action in done if isinstance(action, Send)] or self.phase == "closing"
+        if self.phase == "retiring" and self.retired_at is not None:
+            assert self.now < self.retired_at + self.limits.age_grace_s, "the grace is over"
+
+    def is_stuck(self, patience: float = 1.0) -> bool:
+        limit = self.limits.send_timeout_s
+        since = self.blocked_since
+        return limit is not None and since is not None and self.now >= since + limit * patience
+
+    def is_idle(self) -> bool:
+        limit = self.limits.idle_timeout_s
+        return limit is not None and self.phase == "open" and not self.running and self.now >= self.active_at + limit
+
+    def check_overdue(self) -> None:
+        """No limit is missed: the model knows only when the last sign of life really was."""
+        if self.phase not in ("open", "retiring"):
+            return
+        if self.limits.max_connection_age_s is not None and self.phase == "open":
+            assert self.now < self.opened_at + self.limits.max_connection_age_s
+        assert not self.is_idle()
+        assert not self.is_stuck(LOOKS)
+        if self.blocked_since is None:
+            for known in self.running:
+                patience = self.patience(known)
+                if patience is not None and not known.excused:
+                    assert self.now < known.alive_at + patience * LOOKS + 1e-6, "silence was not noticed"
+
+    # -- the operator ------------------------------------------------------------------------------------------------
+
+    @rule(really=st.sampled_from([False] * 6 + [True]))
+    def drain(self, really: bool) -> None:
+        if not really:
+            return
+        error = Unavailable("down")
+        was = self.phase
+        actions = self.session.retire(
+            self.now, error=error, close_code=1012, reason="restart", grace_s=self.limits.age_grace_s
+        )
+        if was == "open":
+            self.expect_retired(actions, "server_is_overloaded", 1012, notice=False)
+        else:
+            assert not actions
+
+    @rule(really=RARELY, told=st.booleans())
+    def close(self, really: bool, told: bool) -> None:
+        if not really:
+            return
+        was, running, waiting = self.phase, self.running, self.waiting
+        error = Forbidden("bye") if told else None
+        actions = self.session.close(1008, "policy", error=error)
+        if was in ("closing", "closed"):
+            assert not actions
+            return
+        self.phase = "closing"
+        done = self.carry_out(actions)
+        assert isinstance(done[-1], Close)
+        assert done[-1].code == 1008
+        assert [(a.turn, a.error) for a in done if isinstance(a, AbortTurn)] == [(k.turn, error) for k in running]
+        sent = [json.loads(action.frame).get("stream_id") for action in done if isinstance(action, Send)]
+        assert sent == ([known.lane for known in waiting] if told else [])
+
+    @invariant()
+    def the_watchdog_asks_again(self) -> None:
+        if not self.unasked:
+            self.wakes_at = self.session.next_deadline()
+        self.unasked = False
+
+    # -- what always holds -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_books_are_the_models(self) -> None:
+        session = self.session
+        assert session.phase is SessionPhase[self.phase.upper()]
+        assert set(session.running) == {known.turn for known in self.running}
+        assert session.queued_creates == len(self.waiting) <= self.limits.max_queued_creates
+        assert session.queued_bytes == sum(known.size for known in self.waiting) <= self.limits.max_queued_bytes
+        assert len(self.running) <= self.limits.max_running_turns
+        assert set(session.lanes) - {None} == self.names
+        assert len(self.names) <= self.limits.max_lanes
+        for lane in session.lanes.values():
+            on_lane = [known for known in self.running if known.lane == lane.name]
+            assert [known.turn for known in on_lane] == ([] if lane.running is None else [lane.running])
+            assert list(lane.queue) == [known.turn for known in self.waiting if known.lane == lane.name]
+        assert session.turns_started == len(
+            [known for known in self.turns if known.state not in ("waiting", "dropped")]
+        )
+        assert len(self.closed) <= 1
+        if self.phase == "open":
+            assert not self.startable()
+        if self.phase in ("closing", "closed"):
+            assert session.next_deadline() == float("inf")
+
+    @invariant()
+    def each_create_ends_once(self) -> None:
+        for known in self.turns:
+            assert len(known.ends) == (0 if known.state in ("waiting", "running") else 1)
+            assert (known.turn.phase is TurnPhase.ENDED) == bool(known.ends)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "session"):
+            return
+        if self.phase != "closed":
+            self.leave(really=True)
+        assert all(len(known.ends) == 1 for known in self.turns)
+        assert not self.session.running
+
+
+TestSession = SessionMachine.TestCase
+TestSession.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
