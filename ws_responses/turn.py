@@ -224,7 +224,7 @@ class TurnRun:
             self._evict_parent()
         actions = self._settle("gone" if error is None else "aborted", error.code if error is not None else None)
         if frame is not None:
-            connection.post(frame)
+            connection.post_first(frame)
         connection.perform(actions)
 
     def mute(self) -> None:

@@ -122,9 +122,22 @@ class Writer:
             return DONE
         return DONE if pending is _ENDED else self._suspend(steps, pending)
 
+    def place(self) -> anyio.Event | None:
+        """Take the next place in the queue at once, for a frame that another task is to write by :meth:`write_at`."""
+        if not self._busy:
+            self._busy = True
+            return None
+        place = anyio.Event()
+        self._waiters.append(place)
+        return place
+
+    async def write_at(self, place: anyio.Event | None, frame: bytes) -> None:
+        """Write a text frame at a place that was taken for it."""
+        await self._write_owned({"type": "websocket.send", "text": frame.decode()}, place)
+
     async def close(self, code: int, reason: str) -> None:
         """Write the close frame, after all that waits; nothing follows it."""
-        await self._write_owned({"type": "websocket.close", "code": code, "reason": reason})
+        await self._write_owned({"type": "websocket.close", "code": code, "reason": reason}, self.place())
 
     def cut_off(self) -> None:
         """Give up on a client that does not read: what blocks ends, what waits is dropped, only a close is still written."""
@@ -158,32 +171,28 @@ class Writer:
     async def _write_in_turn(self, text: str) -> None:
         tired = self._credit < 0
         # Nothing may come between here and the place in the queue: what a lane writes next must come after this.
-        await self._write_owned({"type": "websocket.send", "text": text})
+        await self._write_owned({"type": "websocket.send", "text": text}, self.place())
         if tired:
             self._credit = _YIELD_EVERY
             await checkpoint()
 
-    async def _write_owned(self, message: Message) -> None:
-        await self._acquire()
+    async def _write_owned(self, message: Message, place: anyio.Event | None) -> None:
+        if place is not None:
+            await self._arrive(place)
         rest = self._begin(message)
         if rest is None:
             self.release()
         else:
             await rest
 
-    async def _acquire(self) -> None:
-        if not self._busy:
-            self._busy = True
-            return
-        turn = anyio.Event()
-        self._waiters.append(turn)
+    async def _arrive(self, place: anyio.Event) -> None:
         try:
-            await turn.wait()
+            await place.wait()
         except BaseException:
-            if turn.is_set():
+            if place.is_set():
                 self.release()  # it was given to us; hand it on
             else:
-                self._waiters.remove(turn)
+                self._waiters.remove(place)
             raise
 
     def _begin(self, message: Message) -> Awaitable[None] | None:
