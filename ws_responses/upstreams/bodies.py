@@ -65,12 +65,14 @@ class Bodies:
             members["previous_response_id"] = encode(parent_id)
         if self._prepare is not None:
             members = self._prepared(members, turn)
+        if "input" in members:  # of ``prepare``, in place of ours
+            return request_body(members, [], b"", None, has_input=False, max_bytes=self._max_bytes)
         return request_body(
             members,
             history,
             turn.encoded_delta,
             create.text_input,
-            has_input=create.has_input and "input" not in members,
+            has_input=create.has_input,
             max_bytes=self._max_bytes,
         )
 
