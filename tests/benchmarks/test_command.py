@@ -19,10 +19,14 @@ for package in ("fastapi", "httptools", "picows", "psutil", "uvicorn", "uvloop",
 
 
 class Scripted:
-    """A benchmark of two rows; one keeps its bar, the other misses it. Notes what is done with it."""
+    """A benchmark of three rows: one keeps its bar, one misses it, one has none. Notes what is done with it."""
 
     name = "P0"
-    rows = (Row("P0.good", "a good one", "us", bar=2), Row("P0.bad", "a bad one", "us", bar=1))
+    rows = (
+        Row("P0.good", "a good one", "us", bar=2),
+        Row("P0.bad", "a bad one", "us", bar=1),
+        Row("P0.note", "a note", "us", bar=None),
+    )
 
     def __init__(self, *, quick: bool) -> None:
         self.quick = quick
@@ -39,7 +43,7 @@ class Scripted:
         self.done.append(f"round {number}")
         # The first round, which does not count, would spoil every median.
         value = 1000.0 if number < 0 else 3.0
-        return {"P0.good": Sample(value, 2), "P0.bad": Sample(value, 2)}
+        return {"P0.good": Sample(value, 2), "P0.bad": Sample(value, 2), "P0.note": Sample(value, 2)}
 
 
 class Failing(Scripted):
@@ -81,9 +85,11 @@ def test_table_says_for_each_row_whether_it_keeps_its_bar(
     lines = capsys.readouterr().out.splitlines()
     good = next(line for line in lines if "a good one" in line)
     bad = next(line for line in lines if "a bad one" in line)
+    note = next(line for line in lines if "a note" in line)
     assert "1.50x" in good
     assert good.endswith("ok")
     assert bad.endswith("ABOVE")
+    assert not note.endswith(("ok", "ABOVE"))
 
 
 def test_json_holds_every_sample_and_the_machine(bench: Callable[..., tuple[int, Scripted]], tmp_path: Path) -> None:
@@ -94,7 +100,7 @@ def test_json_holds_every_sample_and_the_machine(bench: Callable[..., tuple[int,
     assert report["rounds"] == 2
     assert report["quick"] is True
     assert report["machine"]["packages"]["uvicorn"]
-    good, bad = report["rows"]
+    good, bad, _ = report["rows"]
     assert good["key"] == "P0.good"
     assert good["samples"] == [[3.0, 2], [3.0, 2]]
     assert (good["compared"], good["bar"], good["ok"]) == (1.5, 2, True)

@@ -34,6 +34,11 @@ def test_bar_may_be_met_exactly_but_not_be_passed() -> None:
     assert [at_the_bar.ok, above.ok] == [True, False]
 
 
+def test_row_without_a_bar_is_never_missed() -> None:
+    """Else a row that only helps to read the others would fail a check."""
+    assert outcome(Row("X.plain", "no bar", "us", bar=None), (1000, 1)).ok
+
+
 def test_spread_is_the_quartiles_and_of_few_rounds_the_extremes() -> None:
     """Else a reader could not tell a steady number from a lucky one."""
     many = outcome(RATIO, *((value, 1) for value in (1, 2, 3, 4, 5)))

@@ -15,6 +15,8 @@ ROWS = {
     "P2": {
         "P2.event.plain",
         "P2.event.fastapi",
+        "P2.event.bare",
+        "P2.turn2.bare",
         *(f"P2.turn{events}.{app}" for events in (1, 2) for app in ("plain", "fastapi")),
     },
     "P3": {"P3.forward", "P3.turn", "P3.replay"},

@@ -23,18 +23,22 @@ def _model_of(body: str) -> str:
     return found[1]
 
 
+_short_turns = {events: streams.ShortTurn(events) for events in (1, 2)}
+
+
 @lru_cache(8)
 def _frames(model: str) -> list[Message]:
-    deltas = int(model.removeprefix("deltas-"))
-    return [{"type": "websocket.send", "text": event.decode()} for _, event in streams.encoded(deltas)]
+    kind, _, number = model.partition("-")
+    if kind == "deltas":
+        events = [event for _, event in streams.encoded(int(number))]
+    else:
+        events = _short_turns[int(number)].events()
+    return [{"type": "websocket.send", "text": event.decode()} for event in events]
 
 
 @lru_cache(8)
 def _long_answer(deltas: int) -> list[Message]:
     return [_body_message(streams.sse(kind, event)) for kind, event in streams.encoded(deltas)]
-
-
-_short_turns = {events: streams.ShortTurn(events) for events in (1, 2)}
 
 
 def _answer(model: str) -> Iterable[Message]:

@@ -39,8 +39,8 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
         _number(outcome.floor),
         f"{outcome.compared:.2f}{sign}" if sign else f"{outcome.compared:+.2f}",
         f"{low:.2f}-{high:.2f}",
-        f"<= {row.bar:g}{sign}",
-        "ok" if outcome.ok else "ABOVE",
+        "" if row.bar is None else f"<= {row.bar:g}{sign}",
+        "" if row.bar is None else "ok" if outcome.ok else "ABOVE",
     )
 
 
@@ -99,17 +99,18 @@ def draw(path: Path, outcomes: Sequence[Outcome]) -> bool:
         return False
     mpl.use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
-    figure, axes = plt.subplots(figsize=(10, 0.9 + 0.5 * len(outcomes)), layout="constrained")
-    for at, outcome in enumerate(reversed(outcomes)):
-        bar, (low, high) = outcome.row.bar, outcome.spread
+    drawn = [(outcome, outcome.row.bar) for outcome in reversed(outcomes) if outcome.row.bar is not None]
+    figure, axes = plt.subplots(figsize=(10, 0.9 + 0.5 * len(drawn)), layout="constrained")
+    for at, (outcome, bar) in enumerate(drawn):
+        low, high = outcome.spread
         axes.barh(at, outcome.compared / bar, height=0.6, color="#4c8c4a" if outcome.ok else "#c0504d")
         axes.hlines(at, low / bar, high / bar, color="black", linewidth=1.5)
         sign = "x" if outcome.row.compare == "ratio" else f" {outcome.row.unit}"
         label = f" {outcome.compared:.2f}{sign} (bar {bar:g}{sign})"
         axes.text(max(outcome.compared, high, 0.0) / bar, at, label, va="center", fontsize=8)
     axes.axvline(1, color="black", linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(outcomes)), [f"{o.row.key.partition('.')[0]}  {o.row.title}" for o in reversed(outcomes)])
-    axes.set_xlim(0, max(1.0, *(outcome.compared / outcome.row.bar for outcome in outcomes)) * 1.35)
+    axes.set_yticks(range(len(drawn)), [f"{o.row.key.partition('.')[0]}  {o.row.title}" for o, _ in drawn])
+    axes.set_xlim(0, max([1.0, *(outcome.compared / bar for outcome, bar in drawn)]) * 1.35)
     axes.set_xlabel("share of the bar (dashed: the bar; line: quartiles)")
     figure.savefig(path, dpi=110)
     plt.close(figure)

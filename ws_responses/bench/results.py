@@ -19,14 +19,14 @@ class Row:
         key: Its name in the code and in the JSON, such as "P1.relay".
         title: What is measured.
         unit: Of value and floor.
-        bar: What it may be at most.
+        bar: What it may be at most; None for a row that only helps to read the others.
         compare: The value divided by the floor, or less the floor.
     """
 
     key: str
     title: str
     unit: str
-    bar: float
+    bar: float | None
     compare: Literal["ratio", "difference"] = "ratio"
 
 
@@ -76,8 +76,8 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the bar is kept."""
-        return self.compared <= self.row.bar
+        """Whether the bar is kept, if there is one."""
+        return self.row.bar is None or self.compared <= self.row.bar
 
     def _rounds(self) -> list[float]:
         if self.row.compare == "ratio":

@@ -104,17 +104,23 @@ class ShortTurn:
 
     def __init__(self, events: int) -> None:
         kinds = (("response.created", "in_progress"), ("response.completed", "completed"))
-        self._patterns: list[bytes] = []
+        self._patterns: list[tuple[str, bytes]] = []
         self._ids = count(1)
         for number, (kind, status) in enumerate(kinds[-events:]):
             spent = usage(0) if status == "completed" else None
             event = {"type": kind, "sequence_number": number, "response": response("@", status, [], spent)}
-            self._patterns.append(sse(kind, encode(event)).replace(b'"@"', b'"resp_%032x"'))
+            self._patterns.append((kind, encode(event).replace(b'"@"', b'"resp_%032x"')))
+        self._chunks = [sse(kind, pattern) for kind, pattern in self._patterns]
+
+    def events(self) -> list[bytes]:
+        """Return the encoded events of the next turn."""
+        number = next(self._ids)
+        return [pattern % number for _, pattern in self._patterns]
 
     def chunks(self) -> list[bytes]:
-        """Return the chunks of the next turn."""
+        """Return the same as server-sent events."""
         number = next(self._ids)
-        return [pattern % number for pattern in self._patterns]
+        return [chunk % number for chunk in self._chunks]
 
 
 def sse(kind: str, event: bytes) -> bytes:
