@@ -3,7 +3,6 @@
 import contextvars
 import inspect
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from ws_responses._types import Receive, Send
 from ws_responses.errors import Forbidden, Refused, Unauthorized, Unavailable, WireError
+from ws_responses.flag import Flag
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused, StoreFailed
 from ws_responses.protocol.events import ResponseCreate
@@ -59,6 +59,48 @@ class Connection:
         upstream: What answers its turns.
     """
 
+    __slots__ = (
+        "_busy_until",
+        "_budget",
+        "_by_turn",
+        "_close_sent",
+        "_close_written",
+        "_context",
+        "_flushing",
+        "_idle",
+        "_opened_at",
+        "_outbox",
+        "_outbox_bytes",
+        "_over",
+        "_receive",
+        "_runs",
+        "_store_scope",
+        "_storing",
+        "_tasks",
+        "_trailing",
+        "_unstored",
+        "_wake",
+        "_wakes_at",
+        "_warm_up_bytes",
+        "account",
+        "cache",
+        "clock",
+        "handshake",
+        "id",
+        "interner",
+        "limits",
+        "principal",
+        "proven",
+        "registry",
+        "reporter",
+        "session",
+        "settings",
+        "stores",
+        "tenant",
+        "upstream",
+        "writer",
+    )
+
     def __init__(
         self,
         registry: "Registry",
@@ -102,16 +144,16 @@ class Connection:
         self._runs: set[TurnRun] = set()
         self._by_turn: dict[Turn, TurnRun] = {}
         self._trailing: dict[TurnRun, float] = {}
-        self._outbox: deque[bytes | Close] = deque()
+        self._outbox: list[bytes | Close] = []
         self._outbox_bytes = 0
         self._flushing = False
-        self._unstored: deque[ResponseNode] = deque()
+        self._unstored: list[ResponseNode] = []
         self._storing = False
-        self._store_scope = anyio.CancelScope(shield=True)
+        self._store_scope: anyio.CancelScope | None = None
         self._warm_up_bytes = 0
         self._close_sent: int | None = None
-        self._close_written = anyio.Event()
-        self._over = anyio.Event()
+        self._close_written = Flag()
+        self._over = Flag()
         self._wake = anyio.Event()
         self._wakes_at = 0.0
         self._busy_until = 0.0
@@ -218,7 +260,8 @@ class Connection:
         for run in self._runs:
             run.scope.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
-        self._store_scope.cancel()
+        if self._store_scope is not None:
+            self._store_scope.cancel()
         # The helpers end by themselves: the traceback of a cancelled task would lead back to here.
         for event in (self._over, self._close_written, self._wake):
             event.set()
@@ -295,7 +338,7 @@ class Connection:
             run.on_abort()
 
     async def _cancel_later(self, run: TurnRun) -> None:
-        await self.clock.wait(self.limits.disconnect_grace_s, self._over)
+        await self.clock.wait(self.limits.disconnect_grace_s, self._over.event)
         if run in self._runs and not run.in_background:
             run.scope.cancel()
 
@@ -361,7 +404,7 @@ class Connection:
 
     async def _flush(self) -> None:
         while self._outbox:
-            frame = self._outbox.popleft()
+            frame = self._outbox.pop(0)
             if isinstance(frame, Close):
                 await self._write_close(frame)
                 break
@@ -385,9 +428,9 @@ class Connection:
     async def _give_up_on_close(self) -> None:
         """End the ASGI call if the close cannot be written, or the peer does not answer it; the server does the rest."""
         patience = self.limits.close_timeout_s
-        await self.clock.wait(patience, self._close_written)
+        await self.clock.wait(patience, self._close_written.event)
         self.writer.cut_off()
-        await self.clock.wait(patience, self._over)
+        await self.clock.wait(patience, self._over.event)
         self._tasks.cancel_scope.cancel()
 
     # -- what turns ask for ------------------------------------------------------------------------------------------
@@ -431,9 +474,9 @@ class Connection:
             self._tasks.start_soon(self._store_pending)
 
     async def _store_pending(self) -> None:
-        with self._store_scope:
+        with anyio.CancelScope(shield=True) as self._store_scope:
             while self._unstored:
-                await self.registry.append(self._unstored.popleft())
+                await self.registry.append(self._unstored.pop(0))
         for _ in self._unstored:
             self.reporter.report(StoreFailed(operation="append", error="the connection ended"))
         self._unstored.clear()

@@ -6,7 +6,6 @@ reads slowly) holds the socket, and others wait behind it in order.
 """
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
@@ -65,7 +64,9 @@ class _Blocked:
             while True:
                 try:
                     value = yield pending
-                except BaseException as error:  # noqa: BLE001 - cancellation and all else belongs to the server's send
+                except BaseException as error:  # cancellation and all else belongs to the server's send
+                    if not hasattr(steps, "throw"):
+                        raise  # as `yield from` has it (PEP 380): the awaitables of granian cannot take it
                     pending = steps.throw(error)
                 else:
                     pending = next(steps) if value is None else steps.send(value)
@@ -91,7 +92,7 @@ class Writer:
         self._send = send
         self._now = now
         self._busy = False
-        self._waiters: deque[anyio.Event] = deque()
+        self._waiters: list[anyio.Event] = []
         self._credit = _YIELD_EVERY
         self._wait: anyio.CancelScope | None = None
         self._finished = False
@@ -153,18 +154,20 @@ class Writer:
     def lost(self, error: Exception) -> None:
         """Take what the server's ``send`` raised: an ``OSError`` if the client has gone (uvicorn); the reader will see it.
 
-        Anything else is no fault of the app whose event it was, and the socket is of no use either way.
+        Anything else is no fault of the app whose event it was, and the socket is of no use either way. It need not be a
+        fault at all: daphne raises a ``RuntimeError`` of autobahn's while a client leaves.
         """
         self.closed = True
         if not isinstance(error, OSError):
-            logger.error("the server's send raised", exc_info=error)
+            logger.warning("the server's send raised %s: %s", type(error).__name__, error)
+            logger.debug("the server's send raised", exc_info=error)
 
     def release(self) -> None:
         """Give the socket to the writer that waits longest; it stays busy if there is one, so that nobody jumps ahead."""
         self.blocked_since = None
         self._wait = None
         if self._waiters:
-            self._waiters.popleft().set()
+            self._waiters.pop(0).set()
         else:
             self._busy = False
 
@@ -206,6 +209,10 @@ class Writer:
             steps = self._send(message).__await__()
             pending = next(steps, _ENDED)
         except Exception as error:  # noqa: BLE001 - see lost
+            if closing and message["code"] < 3000 and not isinstance(error, OSError):
+                # daphne (autobahn) writes no code but 1000 and those from 3000 on: 1012 becomes 4012 there.
+                self._finished = False
+                return self._begin({**message, "code": message["code"] + 3000})
             self.lost(error)
             return None
         return None if pending is _ENDED else self._suspend(steps, pending)

@@ -14,7 +14,6 @@ A shell calls one input at a time and carries out the returned actions in order,
 """
 
 import enum
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -104,7 +103,7 @@ class Lane:
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.running: Turn | None = None
-        self.queue: deque[Turn] = deque()
+        self.queue: list[Turn] = []
 
 
 class Turn:
@@ -475,7 +474,7 @@ class Session:
         return started
 
     def _unqueue(self, lane: Lane) -> Turn:
-        turn = lane.queue.popleft()
+        turn = lane.queue.pop(0)
         self.queued_creates -= 1
         self.queued_bytes -= turn.create.size
         return turn
