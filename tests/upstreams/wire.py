@@ -1,9 +1,9 @@
 """What a legal stream of one turn is (API reference, streaming events; guide, multiplexing), as a check of its frames."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from ws_responses.errors import WireError
 from ws_responses.upstreams.repair import TurnStream
@@ -23,20 +23,50 @@ def compact(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+class _Done:
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+_DONE = _Done()
+
+
+class Turn:
+    """What the stream needs of a turn: it counts signs of life."""
+
+    heard = 0
+
+
 def play(payloads: Iterable[bytes], stream: TurnStream) -> list[bytes]:
-    """Let a turn's events through as the turn does: the plain ones, the others, to the closing frame."""
+    """Let events through as a turn does, to the closing frame: most by the relay, some plain, and the others."""
     frames: list[bytes] = []
-    for payload in payloads:
+    closed = False
+
+    def write(text: str) -> Awaitable[None]:
+        frames.append(text.encode())
+        return _DONE
+
+    def otherwise(payload: bytes) -> Awaitable[None]:
+        nonlocal closed
         frame = stream.plain(payload)
         if frame is not None:
             frames.append(frame)
-            continue
+            return _DONE
         try:
-            frames += stream.feed(payload)
+            frames.extend(stream.feed(payload))
         except WireError as error:
-            return [*frames, stream.fail(error)]
+            frames.append(stream.fail(error))
+            closed = True
         if stream.end is not None:
-            return [*frames, stream.end.frame]
+            frames.append(stream.end.frame)
+            closed = True
+        return _DONE
+
+    relay = stream.relay(cast("Any", Turn()), write, otherwise)
+    for payload in payloads:
+        if not closed:
+            relay(payload)
     return frames
 
 

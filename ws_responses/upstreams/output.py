@@ -43,7 +43,7 @@ class OutputItems:
         drafts: Items that we have announced in the app's place, by ``output_index``: the text of them so far.
     """
 
-    __slots__ = ("_bytes", "_held", "_ids", "_last", "_max_bytes", "_parts", "added", "done", "drafts")
+    __slots__ = ("_bytes", "_held", "_ids", "_last", "_max_bytes", "_parts", "_types", "added", "done", "drafts")
 
     def __init__(self, max_bytes: int) -> None:
         self.added: dict[int, str] = {}
@@ -51,6 +51,7 @@ class OutputItems:
         self.drafts: dict[int, list[str]] = {}
         self._held: dict[int, list[Held]] = {}
         self._ids: dict[int, str] = {}  # the app's own, also of items that the client does not know yet; "" if unknown
+        self._types: dict[int, str | None] = {}
         self._parts: dict[int, int] = {}
         self._last = 0
         self._bytes = 0
@@ -58,26 +59,28 @@ class OutputItems:
 
     # -- places ------------------------------------------------------------------------------------------------------
 
-    def index_of(self, item_id: str | None, *, finishes: bool = False) -> int:
+    def index_of(self, item_id: str | None, item_type: str | None, *, finishes: bool = False) -> int:
         """Return the place of an event without ``output_index``: by the id of its item, else that of the latest item.
 
         Args:
             item_id: The id, if the event has it.
+            item_type: The type of its item, if the event tells.
             finishes: The event finishes its item, which thus was not finished before.
         """
         places = [index for index, known in self._ids.items() if item_id and known == item_id]
         unfinished = [index for index in places if index not in self.done]
         if unfinished or (places and not finishes):
             return max(unfinished or places)
-        return self._last if self._may_be_latest(item_id) else self._new_index()
+        return self._last if self._may_be_latest(item_id, item_type) else self._new_index()
 
-    def index_of_new(self, item_id: str | None) -> int:
+    def index_of_new(self, item_id: str | None, item_type: str | None) -> int:
         """Return the place of an item that is announced without ``output_index``: where its events wait, else a new one."""
         early = (*self.drafts, *self._held)
         for index in early:
             if item_id and self._ids[index] == item_id:
                 return index
-        return self._last if self._last in early and self._may_be_latest(item_id) else self._new_index()
+        is_early = self._last in early and self._may_be_latest(item_id, item_type)
+        return self._last if is_early else self._new_index()
 
     def content_index(self, index: int, *, begins: bool) -> int:
         """Return the ``content_index`` of an event that has none; ``begins`` if the event begins a part."""
@@ -85,19 +88,22 @@ class OutputItems:
             self._parts[index] = self._parts.get(index, -1) + 1
         return self._parts.get(index, 0)
 
-    def _may_be_latest(self, item_id: str | None) -> bool:
-        """Whether the latest item is unfinished, and none with another id."""
+    def _may_be_latest(self, item_id: str | None, item_type: str | None) -> bool:
+        """Whether the latest item is unfinished, and none with another id or of another type."""
         known = self._ids.get(self._last)
-        return known is not None and self._last not in self.done and not (item_id and known)
+        if known is None or self._last in self.done or (item_id and known):
+            return False
+        return item_type is None or self._types.get(self._last) in (None, item_type)
 
     def _new_index(self) -> int:
         return max((-1, *self._ids, *self.done)) + 1
 
     # -- items -------------------------------------------------------------------------------------------------------
 
-    def announce(self, index: int, item_id: str, *, ours: bool = False) -> None:
+    def announce(self, index: int, item_id: str, item_type: str | None, *, ours: bool) -> None:
         """Note that the client is told of an item; ``ours`` if the id is not the app's."""
         self.added[index] = item_id
+        self._types[index] = item_type
         self._ids[index] = "" if ours else item_id
         self._last = index
 
@@ -113,7 +119,7 @@ class OutputItems:
             index = max(self.done) + 1  # an app that gives all its items one index: none of them is lost
         self.done[index] = item
 
-    def hold(self, index: int, payload: bytes, head: EventHead) -> None:
+    def hold(self, index: int, payload: bytes, head: EventHead, item_type: str | None) -> None:
         """Keep an event back until its item is announced.
 
         Raises:
@@ -123,6 +129,7 @@ class OutputItems:
         self._held.setdefault(index, []).append((payload, head))
         if not self._ids.get(index):
             self._ids[index] = head.item_id if type(head.item_id) is str else ""
+        self._types[index] = item_type
         self._last = index
 
     def released(self, index: int) -> list[Held]:

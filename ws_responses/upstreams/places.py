@@ -78,6 +78,31 @@ _BEGINNINGS: Final = {
 }
 
 
+_ITEM_TYPES: Final = {
+    "function_call_arguments": "function_call",
+    "custom_tool_call_input": "custom_tool_call",
+    "mcp_call_arguments": "mcp_call",
+    "code_interpreter_call_code": "code_interpreter_call",
+    "shell_call_command": "shell_call",
+    "content_part": None,
+}
+"""By name of an event: type of its item, where that is not the name, and the event does not begin an item either."""
+
+
+def item_type(kind: str, part_type: str | None = None) -> str | None:
+    """Return the type of the item to which an event belongs; None if it does not tell.
+
+    Args:
+        kind: Type of the event.
+        part_type: Type of the part in it, if it has one.
+    """
+    begins = beginning(kind, part_type)
+    if begins is not None:
+        return str(begins.item["type"])
+    name = kind.split(".")[1]
+    return _ITEM_TYPES.get(name, name)
+
+
 def is_placed(kind: str) -> bool:
     """Whether events of this type belong to an item."""
     return kind in POSITIONED or _FURTHER(kind) is not None

@@ -27,7 +27,7 @@ from ws_responses.protocol.events import (
 from ws_responses.protocol.session import Turn
 from ws_responses.upstreams.answers import error_from_event
 from ws_responses.upstreams.output import OutputItems, after_compaction, begun, is_item
-from ws_responses.upstreams.places import POSITIONED, beginning, has_item_id, is_in_content, is_placed
+from ws_responses.upstreams.places import POSITIONED, beginning, has_item_id, is_in_content, is_placed, item_type
 from ws_responses.upstreams.text import mended
 
 _USUAL: Final = events.LIFECYCLE | {events.ITEM_ADDED, events.ITEM_DONE} | POSITIONED.keys()
@@ -66,8 +66,11 @@ class _PartHead(Struct, gc=False):
 class _PartEvent(Struct, gc=False):
     part: _PartHead | None = None
     delta: str | None = None
-    text: str | None = None
     summary_index: int = 0
+
+    @property
+    def part_type(self) -> str | None:
+        return None if self.part is None else self.part.type
 
 
 _decode_part_event = msgspec.json.Decoder(_PartEvent).decode
@@ -199,7 +202,7 @@ class TurnStream:
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 return otherwise(payload)
             number = head.sequence_number
-            if head.type is not self._trusted or number < self._next:
+            if head.type is not self._trusted or number < self._next or (label and text[0] != "{"):
                 return otherwise(payload)
             self._next = number + 1
             return write_text("{" + label + text[1:]) if label else write_text(text)
@@ -443,16 +446,16 @@ class TurnStream:
 
     def _item_added(self, payload: bytes, head: EventHead) -> list[bytes]:
         item = _item_of(payload, head)
-        given = output_head(item).id
+        told = output_head(item)
         missing: dict[str, bytes] = {}
         index = head.output_index
         if type(index) is not int:
-            index = self._items.index_of_new(given)
+            index = self._items.index_of_new(told.id, told.type)
             missing["output_index"] = b"%d" % index
         if index in self._items.drafts:
             return []  # we have announced it before
         frame = self._frame(payload, head, missing)
-        self._know(index, given, "item")
+        self._know(index, told.id, told.type, "item")
         return [frame, *self._release(index)]
 
     def _item_done(self, payload: bytes, head: EventHead) -> list[bytes]:
@@ -460,7 +463,8 @@ class TurnStream:
         missing: dict[str, bytes] = {}
         index = head.output_index
         if type(index) is not int:
-            index = self._items.index_of(output_head(item).id, finishes=True)
+            told = output_head(item)
+            index = self._items.index_of(told.id, told.type, finishes=True)
             missing["output_index"] = b"%d" % index
         frames = [] if index in self._added else self._announce(index, item)
         self._items.finish(index, bytes(item))
@@ -482,7 +486,8 @@ class TurnStream:
     def _announce(self, index: int, item: bytes | Raw) -> list[bytes]:
         """Return the ``added`` event of a finished item, and what has waited for it."""
         frame = self._own_event(events.ITEM_ADDED, output_index=index, item=begun(item))
-        self._know(index, output_head(item).id, "item")
+        told = output_head(item)
+        self._know(index, told.id, told.type, "item")
         return [frame, *self._release(index)]
 
     def _release(self, index: int) -> list[bytes]:
@@ -492,29 +497,29 @@ class TurnStream:
         """Return the frames of an event that belongs to an item; none if it has to wait until we know what that is."""
         items = self._items
         index = head.output_index
-        if type(index) is not int:
-            index = items.index_of(head.item_id if type(head.item_id) is str else None)
-        frames = []
-        if index not in items.added:
-            frames = self._announce_early(payload, head, index)
-            if not frames:
-                items.hold(index, payload, head)
-                return []
-        if index in items.drafts and head.type == "response.output_text.delta":
-            items.draft(index, _decode_part_event(payload).delta or "")
+        frames: list[bytes] = []
+        if type(index) is not int or index not in items.added or index in items.drafts:
+            event = _part_event(payload)
+            needed = item_type(head.type, event.part_type)
+            if type(index) is not int:
+                index = items.index_of(head.item_id if type(head.item_id) is str else None, needed)
+            if index not in items.added:
+                frames = self._announce_early(head, event, index)
+                if not frames:
+                    items.hold(index, payload, head, needed)
+                    return []
+            if index in items.drafts and head.type == "response.output_text.delta":
+                items.draft(index, event.delta or "")
         frames.append(self._frame(payload, head, self._place(head, index)))
         return frames
 
-    def _announce_early(self, payload: bytes, head: EventHead, index: int) -> list[bytes]:
+    def _announce_early(self, head: EventHead, event: "_PartEvent", index: int) -> list[bytes]:
         """Return what announces the item of an event that comes first, if the event tells enough."""
-        try:
-            event = _decode_part_event(payload)
-        except msgspec.ValidationError:
-            event = _PartEvent()
-        begins = beginning(head.type, event.part.type if event.part is not None else None)
+        begins = beginning(head.type, event.part_type)
         if begins is None:
             return []
-        item_id = self._know(index, head.item_id if type(head.item_id) is str else None, begins.prefix)
+        given = head.item_id if type(head.item_id) is str else None
+        item_id = self._know(index, given, begins.item["type"], begins.prefix)
         self._items.drafts[index] = []
         frames = [self._own_event(events.ITEM_ADDED, output_index=index, item={"id": item_id, **begins.item})]
         if not head.type.endswith("_part.added"):
@@ -538,10 +543,10 @@ class TurnStream:
             missing["content_index"] = b"%d" % self._items.content_index(index, begins=begins)
         return missing
 
-    def _know(self, index: int, given: str | None, prefix: str) -> str:
+    def _know(self, index: int, given: str | None, kind: str | None, prefix: str) -> str:
         """Note that the client is told of an item; return its id, one of ours if the app gives none."""
         item_id = given or f"{prefix}_{self.response_id.removeprefix('resp_')}_{index}"
-        self._items.announce(index, item_id, ours=not given)
+        self._items.announce(index, item_id, kind, ours=not given)
         return item_id
 
     # -- frames ------------------------------------------------------------------------------------------------------
@@ -594,6 +599,13 @@ def _reads(decode: Callable[[Raw], object], value: Raw) -> bool:
     except msgspec.ValidationError:
         return bytes(value) == b"null"
     return True
+
+
+def _part_event(payload: bytes) -> _PartEvent:
+    try:
+        return _decode_part_event(payload)
+    except msgspec.ValidationError:
+        return _PartEvent()
 
 
 def _item_of(payload: bytes, head: EventHead) -> Raw:
