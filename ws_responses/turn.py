@@ -316,6 +316,8 @@ class TurnRun:
         base_at = end.base_at
         history_at = 0 if base_at is None else output_at + sum(len(item) + 1 for item in end.items[:base_at])
         size = len(items) + RECORD_BYTES
+        if history_at:
+            size += len(items) - history_at  # what the history goes on from is kept as a piece of its own
         parent = self._parent
         store = self._may_be_stored()
         budgets = connection.reserve(size, stored=store and connection.stores)

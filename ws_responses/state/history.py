@@ -9,7 +9,6 @@ from msgspec import Raw
 
 from ws_responses.errors import RequestTooLarge
 from ws_responses.protocol.items import user_message
-from ws_responses.state.node import ResponseNode
 
 Piece = bytes | Raw
 
@@ -29,26 +28,6 @@ def member_pieces(members: Mapping[str, Raw | bytes]) -> list[Piece]:
     return pieces
 
 
-def history_pieces(head: ResponseNode | None, stop: ResponseNode | None = None) -> list[Piece]:
-    """Return the joined items of a chain, oldest first, each followed by a comma.
-
-    Args:
-        head: The newest node; None for no history.
-        stop: An ancestor whose items (and all older ones) are left out.
-    """
-    pieces: list[Piece] = []
-    if head is None:
-        return pieces
-    for node in head.joined():
-        if node is stop:
-            break
-        record = node.record
-        if len(record.items) > record.history_at:
-            pieces += (b",", record.items[record.history_at :] if record.history_at else record.items)
-    pieces.reverse()
-    return pieces
-
-
 def join_items(items: Iterable[Raw | bytes], text: Raw | None) -> bytes:
     """Return a turn's own input items as one piece."""
     if text is not None:
@@ -58,7 +37,7 @@ def join_items(items: Iterable[Raw | bytes], text: Raw | None) -> bytes:
 
 def request_body(
     members: Mapping[str, Raw | bytes],
-    history: list[Piece],
+    history: list[bytes],
     delta: bytes,
     text: Raw | None,
     *,
@@ -69,7 +48,7 @@ def request_body(
 
     Args:
         members: The app's members, in order.
-        history: As :func:`history_pieces` gives them.
+        history: Joined items from before this turn, in pieces, oldest first; the list is used up.
         delta: The turn's own items, joined.
         text: The turn's ``input`` if it was a string: passed on as such when there is no history.
         has_input: Whether the body is to have an ``input`` even if it is empty.
@@ -78,22 +57,24 @@ def request_body(
     Raises:
         RequestTooLarge: The body would exceed ``max_bytes``.
     """
-    pieces: list[Piece] = [b"{", *member_pieces(members)]
+    head: list[Piece] = [b"{", *member_pieces(members)]
     if not history and text is not None:
-        pieces += (b'"input":', text, b",")
-    elif history or has_input:
-        pieces.append(b'"input":[')
-        if delta:
-            pieces += (*history, delta)
-        else:
-            pieces += history[:-1]  # without the comma that waits for a delta
-        pieces.append(b"],")
-    pieces.append(_STREAM)
-    size = sum(map(_length, pieces))
+        return _bounded([b"".join((*head, b'"input":', text, b",", _STREAM))], max_bytes)
+    if not (history or has_input):
+        return _bounded([b"".join((*head, _STREAM))], max_bytes)
+    pieces = history
+    if delta:
+        pieces.append(delta)
+    if not pieces:
+        pieces.append(b"")
+    # The first and the last piece take what comes before and after the items, so that the whole is copied once.
+    pieces[0] = b"".join((*head, b'"input":[', pieces[0]))
+    pieces[-1] += b"]," + _STREAM
+    return _bounded(pieces, max_bytes)
+
+
+def _bounded(pieces: list[bytes], max_bytes: int) -> bytes:
+    size = sum(map(len, pieces)) + len(pieces) - 1
     if size > max_bytes:
         raise RequestTooLarge(size, max_bytes)
-    return b"".join(pieces)
-
-
-def _length(piece: Piece) -> int:
-    return len(piece) if type(piece) is bytes else memoryview(piece).nbytes
+    return pieces[0] if len(pieces) == 1 else b",".join(pieces)

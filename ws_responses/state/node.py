@@ -14,7 +14,7 @@ RECORD_BYTES: Final = 512
 """Charged for a record beside its items: record, node, id strings and cache entries, measured on 64-bit CPython."""
 
 
-class Record(Struct, frozen=True, kw_only=True, weakref=True):
+class Record(Struct, frozen=True, kw_only=True, gc=False):
     """The immutable content of one response. Gives its bytes back to the budgets when the last holder is gone.
 
     Attributes:
@@ -70,16 +70,16 @@ class ResponseNode:
         parent: The node that it continues, or None.
         lane: Lane name on which this connection made it; False for a node that came from a store.
         tenant: Who owns it.
-        depth: Number of ancestors that are joined.
-        history_bytes: Bytes of the joined history up to here.
+        end: Number of pieces of the joined history up to here.
+        history_bytes: Bytes of the joined history up to here, commas included.
         tools: The frame's ``tools``, interned.
         instructions: The frame's ``instructions``, interned.
         known_to_app: The app itself stored this response (history mode "forward").
     """
 
     __slots__ = (
-        "__weakref__",
-        "depth",
+        "_pieces",
+        "end",
         "history_bytes",
         "instructions",
         "known_to_app",
@@ -108,13 +108,40 @@ class ResponseNode:
         self.tools = tools
         self.instructions = instructions
         self.known_to_app = known_to_app
-        own = len(record.items) - record.history_at
+        piece = record.items[record.history_at :] if record.history_at else record.items
         if parent is None or record.base:
-            self.depth = 0
-            self.history_bytes = own
+            self._pieces: list[bytes] = []
+            self.history_bytes = len(piece)
         else:
-            self.depth = parent.depth + 1
-            self.history_bytes = parent.history_bytes + own + 1
+            self._pieces = parent.pieces_to_extend()
+            joint = 1 if piece and parent.history_bytes else 0
+            self.history_bytes = parent.history_bytes + joint + len(piece)
+        if piece:
+            self._pieces.append(piece)
+        self.end = len(self._pieces)
+
+    def __del__(self) -> None:
+        # Children hold their parents, so the newest piece of a line belongs to the node of it that goes first.
+        if len(self._pieces) == self.end and self.end and self._owns_piece():
+            self._pieces.pop()
+
+    def _owns_piece(self) -> bool:
+        return len(self.record.items) > self.record.history_at
+
+    def pieces_to_extend(self) -> list[bytes]:
+        """Return the list of pieces that a child appends its own to: this line's, or a copy if it forks off."""
+        return self._pieces if len(self._pieces) == self.end else self._pieces[: self.end]
+
+    def pieces(self, after: "ResponseNode | None" = None) -> list[bytes]:
+        """Return the joined history as one piece per node that has items, oldest first.
+
+        The pieces of a line lie in one list, next to each other: walking from node to node would miss the processor's
+        cache at each step, which for a long history costs more than copying it.
+
+        Args:
+            after: An ancestor, not older than the newest base, whose pieces and all older ones are left out.
+        """
+        return self._pieces[0 if after is None else after.end : self.end]
 
     @property
     def id(self) -> str:

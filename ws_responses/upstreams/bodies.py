@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from ws_responses.protocol.events import encode
-from ws_responses.state.history import Piece, history_pieces, request_body
+from ws_responses.state.history import request_body
 from ws_responses.state.node import ResponseNode
 from ws_responses.upstreams.base import CurrentTurn
 
@@ -76,16 +76,16 @@ class Bodies:
             max_bytes=self._max_bytes,
         )
 
-    def _past(self, turn: CurrentTurn) -> tuple[list[Piece], str | None]:
+    def _past(self, turn: CurrentTurn) -> tuple[list[bytes], str | None]:
         """Return the items to be joined, and the id to be forwarded."""
         if self._history == "turn" or turn.base:
             return [], None
-        if self._history == "replay":
-            return history_pieces(turn.parent), None
         if turn.parent is None:
-            return [], turn.previous_response_id
+            return [], turn.previous_response_id if self._history == "forward" else None
+        if self._history == "replay":
+            return turn.parent.pieces(), None
         known = _known_ancestor(turn.parent)
-        return history_pieces(turn.parent, known), None if known is None else known.id
+        return turn.parent.pieces(known), None if known is None else known.id
 
     def _prepared(self, members: dict[str, Raw | bytes], turn: CurrentTurn) -> dict[str, Raw | bytes]:
         assert self._prepare is not None
