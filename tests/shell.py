@@ -1,13 +1,17 @@
 """What the tests of the socket side share: frames, readings of events, a hook that keeps facts."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, TypeVar
+
+import anyio
 
 from ws_responses import Handshake, Limits, Principal, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp
 from ws_responses.instrumentation import Fact, TurnFinished
-from ws_responses.testing import FakeClock, MemorySocket
+from ws_responses.testing import FakeClock, MemorySocket, settle
 
 F = TypeVar("F", bound=Fact)
 
@@ -81,6 +85,41 @@ class Facts(list[Fact]):
         return [(fact.outcome, fact.code) for fact in self.of(TurnFinished)]
 
 
+class StoppableClock(FakeClock):
+    """A fake clock that stops holding anybody up once a test has failed: else the failed test would hang."""
+
+    freed = False
+
+    @contextmanager
+    def move_on_after(self, seconds: float) -> Generator[anyio.CancelScope]:
+        with super().move_on_after(0 if self.freed else seconds) as scope:
+            yield scope
+
+    def free(self) -> None:
+        self.freed = True
+        self.jump(1e9)
+
+
+class Client(MemorySocket):
+    """A socket whose middleware looks at a fake clock."""
+
+    clock: StoppableClock
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        stuck = False
+        if exc is None:
+            if self.close_code is None:
+                await self.close()
+            await settle()
+            stuck = not self.returned
+        if exc is not None or stuck:
+            self.clock.free()
+        await super().__aexit__(exc_type, exc, traceback)
+        assert not stuck, "the app waited for time to pass when the test ended"
+
+
 class Shell:
     """A middleware whose clock and facts the test holds.
 
@@ -91,16 +130,18 @@ class Shell:
     """
 
     def __init__(self, app: ASGIApp, limits: Mapping[str, Any] | None = None, **options: Any) -> None:
-        self.clock = FakeClock()
+        self.clock = StoppableClock()
         self.facts = Facts()
         hooks = (self.facts, *options.pop("hooks", ()))
         self.middleware = ResponsesWebSocketMiddleware(
             app, limits=Limits(**(limits or {})), clock=self.clock, hooks=hooks, **options
         )
 
-    def socket(self, *headers: tuple[bytes, bytes], **options: Any) -> MemorySocket:
+    def socket(self, *headers: tuple[bytes, bytes], **options: Any) -> Client:
         """Return a client with these headers."""
-        return MemorySocket(self.middleware, headers=headers, **options)
+        client = Client(self.middleware, headers=headers, **options)
+        client.clock = self.clock
+        return client
 
 
 def by_bearer(tenants: Mapping[str, str | None]) -> Callable[[Handshake, str | None], Principal | None]:

@@ -4,6 +4,7 @@ import contextvars
 import inspect
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -30,6 +31,7 @@ from ws_responses.protocol.session import (
 from ws_responses.protocol.session import (
     Send as SendFrame,
 )
+from ws_responses.spawn import Spawner
 from ws_responses.state.budget import Budget
 from ws_responses.state.cache import ConnectionCache
 from ws_responses.state.interning import Interner
@@ -65,7 +67,6 @@ class Connection:
         "_by_turn",
         "_close_sent",
         "_close_written",
-        "_context",
         "_flushing",
         "_idle",
         "_opened_at",
@@ -74,6 +75,7 @@ class Connection:
         "_over",
         "_receive",
         "_runs",
+        "_spawner",
         "_store_scope",
         "_storing",
         "_tasks",
@@ -129,7 +131,9 @@ class Connection:
         self.cache = ConnectionCache(registry.ledger)
         self.proven = False
         self._budget = Budget(self.limits.max_connection_bytes)
-        self.interner = Interner((self._budget, self.account.budget, registry.ledger.process))
+        self.interner = Interner(
+            partial(registry.ledger.reserve, own=self._budget, cache=self.cache, tenant=self.account)
+        )
         self._opened_at = self.clock.now()
         self.session = Session(
             self.limits,
@@ -159,7 +163,7 @@ class Connection:
         self._busy_until = 0.0
         self._idle: anyio.Event | None = None
         self._tasks: TaskGroup
-        self._context = contextvars.copy_context()
+        self._spawner: Spawner
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -171,6 +175,7 @@ class Connection:
         code = 1006
         try:
             async with anyio.create_task_group() as self._tasks:
+                self._spawner = Spawner(self._tasks, contextvars.copy_context())
                 self._tasks.start_soon(self._watch)
                 if self.registry.draining:
                     self.retire()
@@ -254,11 +259,11 @@ class Connection:
             await self._wait_for_runs(limits.disconnect_grace_s, background=False)
         for run in self._runs:
             if not run.in_background:
-                run.scope.cancel()
+                run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s, background=False)
         await self._wait_for_runs(limits.background_timeout_s)
         for run in self._runs:
-            run.scope.cancel()
+            run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
         if self._store_scope is not None:
             self._store_scope.cancel()
@@ -281,7 +286,7 @@ class Connection:
         registry = self.registry
         ids = self.cache.ids()
         self.cache.clear()
-        self.interner = Interner(())
+        self.interner.clear()
         self.account.caches.remove(self.cache)
         self._by_turn.clear()
         registry.remove(self)
@@ -324,7 +329,7 @@ class Connection:
         self._runs.add(run)
         self._by_turn[turn] = run
         # Each turn gets its own copy of the upgrade's context, whoever starts it: nothing leaks from turn to turn.
-        self._context.run(self._tasks.start_soon, run.run)
+        run.cancel = self._spawner.spawn(run.run)
         self._busy_until = self.clock.now() + self.limits.trailing_timeout_s
         self._look_by(self._busy_until)
 
@@ -340,7 +345,7 @@ class Connection:
     async def _cancel_later(self, run: TurnRun) -> None:
         await self.clock.wait(self.limits.disconnect_grace_s, self._over.event)
         if run in self._runs and not run.in_background:
-            run.scope.cancel()
+            run.cancel()
 
     def turn_over(self, run: TurnRun) -> None:
         """Note that a turn has ended although its call may still run (for ``TurnRun``)."""

@@ -1,0 +1,492 @@
+"""What the connections of one middleware share: places, the operator's reach, the store and its failures."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.shell import KEY, OTHER_KEY, Shell, by_bearer, code_of, create, id_of, kinds, types_of
+from ws_responses import Handshake, Principal
+from ws_responses.errors import StoreError
+from ws_responses.instrumentation import ConnectionDenied, StoreFailed, TurnFinished
+from ws_responses.state.node import Record
+from ws_responses.state.store import StoreKey
+from ws_responses.testing import MemorySocket, ScriptedApp, settle, steps
+
+
+async def refused(ws: MemorySocket) -> tuple[int, str, bytes | None]:
+    """Status, code and retry-after of a refusal."""
+    await ws.handshake()
+    assert ws.denial is not None
+    return ws.denial.status, ws.denial.json()["error"]["code"], ws.denial.header(b"retry-after")
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
+
+
+async def test_connections_of_the_process_are_capped() -> None:
+    shell = Shell(ScriptedApp(), {"max_connections": 2})
+    async with shell.socket(KEY), shell.socket(OTHER_KEY) as second:
+        assert shell.middleware.connections == 2
+        async with shell.socket() as third:
+            assert await refused(third) == (429, "websocket_connections_exhausted", b"5")
+        await second.close()
+        await second.wait_returned()
+        async with shell.socket() as third:
+            assert third.accepted
+    assert shell.middleware.connections == 0
+
+
+async def test_connections_of_a_tenant_are_capped_and_others_are_not() -> None:
+    shell = Shell(ScriptedApp(), {"max_tenant_connections": 2})
+    async with shell.socket(KEY), shell.socket(KEY) as second:
+        async with shell.socket(KEY) as third:
+            assert await refused(third) == (429, "websocket_connections_exhausted", b"5")
+        async with shell.socket(OTHER_KEY) as other, shell.socket() as anonymous, shell.socket() as stranger:
+            assert other.accepted
+            assert anonymous.accepted
+            assert stranger.accepted
+        await second.close()
+        await second.wait_returned()
+        async with shell.socket(KEY) as third:
+            assert third.accepted
+
+
+async def test_none_is_no_cap() -> None:
+    shell = Shell(ScriptedApp(), {"max_connections": None, "max_tenant_connections": None})
+    async with shell.socket(KEY) as first, shell.socket(KEY) as second:
+        assert first.accepted
+        assert second.accepted
+
+
+@pytest.mark.parametrize("limits", [{"max_connections": 2}, {"max_tenant_connections": 2}])
+async def test_upgrades_that_are_still_judged_hold_their_place(limits: dict[str, int]) -> None:
+    """Else a burst of upgrades, all judged at the same time, would all find room."""
+    go = anyio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await go.wait()
+
+    shell = Shell(slow, limits)
+    async with (
+        shell.socket(KEY, wait_handshake=False) as first,
+        shell.socket(KEY, wait_handshake=False) as second,
+    ):
+        await settle()
+        async with shell.socket(KEY) as third:
+            assert (await refused(third))[0] == 429
+        go.set()
+        await first.handshake()
+        await second.handshake()
+        assert shell.middleware.connections == 2
+
+
+async def test_the_cap_is_looked_at_before_anything_that_costs() -> None:
+    asked: list[str | None] = []
+
+    def authorize(handshake: Handshake, model: str | None) -> Principal:
+        asked.append(handshake.bearer_token)
+        return Principal(id="x")
+
+    shell = Shell(ScriptedApp(), {"max_connections": 1}, authorize=authorize)
+    async with shell.socket(KEY), shell.socket(OTHER_KEY) as second:
+        assert (await refused(second))[0] == 429
+    assert asked == ["key-1"]
+
+
+async def test_refused_upgrades_leave_nothing_behind() -> None:
+    """A flood of bad keys must not fill the memory with tenants, or the places with ghosts."""
+    app = ScriptedApp(auth="good")
+
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "GET":
+            await send({"type": "http.response.start", "status": 401})
+            await send({"type": "http.response.body"})
+        else:
+            await app(scope, receive, send)
+
+    probed = Shell(refuses)
+    authorized = Shell(app, authorize=by_bearer({}))
+    full = Shell(ScriptedApp(), {"max_tenant_connections": 1})
+    for shell in (probed, authorized):
+        for number in range(20):
+            async with shell.socket((b"authorization", b"Bearer bad-%d" % number)) as ws:
+                assert (await refused_status(ws)) == 401
+    async with full.socket(KEY):
+        for _ in range(20):
+            async with full.socket(KEY) as ws:
+                assert (await refused_status(ws)) == 429
+    for shell in (probed, authorized, full):
+        assert shell.middleware._registry.ledger.connections == 0
+        assert shell.middleware._registry.ledger.tenants == 0
+
+
+async def refused_status(ws: MemorySocket) -> int:
+    await ws.handshake()
+    assert ws.denial is not None
+    return ws.denial.status
+
+
+async def test_a_connection_that_ends_gives_its_place_back_once() -> None:
+    shell = Shell(ScriptedApp(), {"max_connections": 1})
+    for leave in ("close", "abort"):
+        async with shell.socket(KEY) as ws:
+            await ws.turn(create(store=False))
+            await getattr(ws, leave)()
+    ledger = shell.middleware._registry.ledger
+    assert (ledger.connections, ledger.tenants) == (0, 0)
+
+
+# -- drain ------------------------------------------------------------------------------------------------------------
+
+
+async def test_drain_refuses_upgrades() -> None:
+    shell = Shell(ScriptedApp())
+
+    assert await shell.middleware.drain() is True
+
+    async with shell.socket() as ws:
+        assert await refused(ws) == (503, "server_is_overloaded", b"1")
+    assert [fact.status for fact in shell.facts.of(ConnectionDenied)] == [503]
+
+
+async def test_drain_closes_idle_connections_at_once() -> None:
+    shell = Shell(ScriptedApp())
+    async with shell.socket(KEY) as first, shell.socket() as second:
+        await first.turn(create())
+        assert await shell.middleware.drain() is True
+        assert (first.close_code, second.close_code) == (1012, 1012)
+        assert (first.unread, second.unread) == (0, 0), "no error frame: nobody waits for an answer"
+    assert shell.clock.now() == 0
+
+
+async def test_drain_lets_running_turns_end_and_refuses_waiting_ones() -> None:
+    app = ScriptedApp()
+    go = anyio.Event()
+    app.script([steps.created(), steps.wait_for(go), steps.text("done")])
+    shell = Shell(app)
+
+    async with shell.socket(KEY) as ws, anyio.create_task_group() as tasks:
+        drained: list[bool] = []
+
+        async def drain() -> None:
+            drained.append(await shell.middleware.drain())
+
+        await ws.send_json(create())
+        await ws.send_json(create("waits"))
+        await app.wait_requests(1)
+        tasks.start_soon(drain)
+        await settle()
+        assert not drained
+        (_, _, error) = [await ws.receive_json() for _ in range(3)]
+        assert (error["type"], error["status"], error["headers"]) == ("error", 503, {"retry-after": "1"})
+        await ws.send_json(create("late"))
+        late = await ws.receive_json()
+        assert (late["type"], late["status"]) == ("error", 503)
+        go.set()
+        assert kinds(await ws.collect())[-1] == "completed"
+        assert await ws.wait_closed() == 1012
+        await settle()
+        assert drained == [True]
+    assert len(app.requests) == 1
+
+
+async def test_drain_ends_what_runs_after_the_grace() -> None:
+    app = ScriptedApp()
+    app.script([steps.created(), steps.stall()])
+    shell = Shell(app, {"age_grace_s": 60.0})
+
+    async with shell.socket(KEY) as ws, anyio.create_task_group() as tasks:
+        await ws.send_json(create())
+        await app.wait_events(2)
+        tasks.start_soon(shell.middleware.drain)
+        await shell.clock.advance(59.875)
+        assert ws.close_code is None
+        await shell.clock.advance(1)
+        events = await ws.collect()
+        assert kinds(events) == ["created", "in_progress", "failed"]
+        assert code_of(events[-1]) == "server_is_overloaded"
+        assert await ws.wait_closed() == 1012
+    assert app.running == 0
+    assert shell.facts.outcomes == [("aborted", "server_is_overloaded")]
+
+
+async def test_drain_tells_when_its_time_was_not_enough() -> None:
+    app = ScriptedApp()
+    app.script([steps.stall()])
+    shell = Shell(app)
+
+    async with shell.socket(KEY) as ws, anyio.create_task_group() as tasks:
+        results: list[bool] = []
+
+        async def drain(seconds: float) -> None:
+            results.append(await shell.middleware.drain(seconds))
+
+        await ws.send_json(create())
+        await app.wait_requests(1)
+        tasks.start_soon(drain, 10)
+        tasks.start_soon(drain, 20)
+        await shell.clock.advance(10)
+        assert results == [False]
+        await ws.close()
+        await shell.clock.advance(1)
+        assert results == [False, True], "each caller is told"
+
+
+async def test_an_upgrade_that_is_judged_while_drain_begins_is_not_let_in() -> None:
+    """It would be a connection that nobody closes any more."""
+    go = anyio.Event()
+
+    async def authorize(handshake: Handshake, model: str | None) -> Principal:
+        await go.wait()
+        return Principal(id="x")
+
+    shell = Shell(ScriptedApp(), authorize=authorize)
+    async with shell.socket(wait_handshake=False) as ws, anyio.create_task_group() as tasks:
+        await settle()
+        tasks.start_soon(shell.middleware.drain)
+        await settle()
+        go.set()
+        assert (await refused(ws))[0] == 503
+
+
+async def test_an_upgrade_that_is_accepted_while_drain_begins_is_closed() -> None:
+    shell = Shell(ScriptedApp())
+    accepting, accepted = anyio.Event(), anyio.Event()
+    sent: list[dict[str, Any]] = []
+    gone = anyio.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message["type"] == "websocket.accept":
+            accepting.set()
+            await accepted.wait()
+        if message["type"] == "websocket.close":
+            gone.set()
+
+    first = True
+
+    async def receive() -> Any:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "websocket.connect"}
+        await gone.wait()
+        return {"type": "websocket.disconnect", "code": 1012}
+
+    async with anyio.create_task_group() as tasks:
+        scope = {"type": "websocket", "path": "/v1/responses", "headers": []}
+        tasks.start_soon(shell.middleware, scope, receive, send)
+        await accepting.wait()
+        tasks.start_soon(shell.middleware.drain)
+        await settle()
+        accepted.set()
+    assert [(message["type"], message.get("code")) for message in sent] == [
+        ("websocket.accept", None),
+        ("websocket.close", 1012),
+    ]
+
+
+# -- disconnect -------------------------------------------------------------------------------------------------------
+
+
+async def test_disconnect_ends_the_connections_of_a_tenant() -> None:
+    app = ScriptedApp()
+    app.script([steps.created(), steps.stall()], [steps.stall()])
+    shell = Shell(app, authorize=by_bearer({"key-1": "anna", "key-2": "bert"}))
+
+    async with shell.socket(KEY) as running, shell.socket(KEY) as idle, shell.socket(OTHER_KEY) as other:
+        await running.send_json(create())
+        await app.wait_events(2)
+        await running.send_json(create("waits"))
+        await running.send_json(create("before created", stream_id="b"))
+        await app.wait_requests(2)
+
+        assert shell.middleware.disconnect("anna", "revoked") == 2
+        assert shell.middleware.disconnect("nobody") == 0
+        await running.wait_received()
+        assert (await running.wait_closed(), running.close_reason) == (1008, "revoked")
+        assert (await idle.wait_closed(), idle.close_reason) == (1008, "revoked")
+        events = [await running.receive_json() for _ in range(5)]
+        assert [(event["type"], event.get("stream_id")) for event in events[2:]] == [
+            ("error", None),
+            ("response.failed", None),
+            ("error", "b"),
+        ], "the one that waits, the one that streams, the one that has not begun"
+        assert {code_of(event) for event in events[2:]} == {"permission_denied"}
+        assert other.close_code is None
+        await shell.clock.advance(1)
+        assert app.running == 0
+        assert kinds(await other.turn(create()))[-1] == "completed"
+    assert len(app.requests) == 3, "what waited never ran"
+
+
+# -- ids --------------------------------------------------------------------------------------------------------------
+
+
+async def test_ids_cannot_be_guessed_and_never_repeat() -> None:
+    registry = Shell(ScriptedApp()).middleware._registry
+
+    ids = [registry.new_id("resp") for _ in range(1000)]
+    turns = [registry.new_turn_id() for _ in range(10)]
+
+    assert len(set(ids)) == 1000
+    assert all(re.fullmatch(r"resp_[0-9a-f]{32}", each) for each in ids)
+    assert len(set(turns)) == 10
+    assert Shell(ScriptedApp()).middleware._registry.new_turn_id() not in turns, "unique over processes"
+
+
+# -- a store that takes its time --------------------------------------------------------------------------------------
+
+
+class SlowStore:
+    """A shared store whose every operation waits for the test."""
+
+    def __init__(self) -> None:
+        self.kept: dict[StoreKey, tuple[Record, StoreKey | None]] = {}
+        self.begun: list[str] = []
+        self.gates: dict[str, anyio.Event] = {}
+        self.errors: dict[str, Exception] = {}
+        self.closed = False
+
+    async def _pass(self, operation: str, key: StoreKey) -> None:
+        self.begun.append(f"{operation} {key.response_id}")
+        if operation in self.gates:
+            await self.gates[operation].wait()
+        if operation in self.errors:
+            raise self.errors[operation]
+
+    async def append(self, key: StoreKey, record: Record, parent: StoreKey | None, ttl_s: float) -> None:
+        await self._pass("append", key)
+        self.kept[key] = (record, parent)
+
+    async def load(self, key: StoreKey) -> Sequence[Record]:
+        await self._pass("load", key)
+        records: list[Record] = []
+        at: StoreKey | None = key
+        while at is not None and at in self.kept:
+            record, at = self.kept[at]
+            records.append(record)
+        return records[::-1]
+
+    async def delete(self, key: StoreKey) -> None:
+        await self._pass("delete", key)
+        self.kept.pop(key, None)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_turn_never_waits_for_a_shared_store() -> None:
+    """The closing event, and the next turn of the socket, come while the write is still on its way, in order."""
+    app = ScriptedApp()
+    store = SlowStore()
+    store.gates["append"] = anyio.Event()
+    shell = Shell(app, store=store)
+
+    async with shell.socket(KEY) as ws:
+        first = id_of(await ws.turn(create()))
+        second = id_of(await ws.turn(create(previous_response_id=first)))
+        await settle()
+        assert store.begun == [f"append {first}"], "one at a time: a child never before its parent"
+        store.gates["append"].set()
+        await settle()
+        assert store.begun == [f"append {first}", f"append {second}"]
+
+    async with shell.socket(KEY) as ws:
+        await ws.turn(create(previous_response_id=second))
+    assert types_of(app.requests[-1].body) == ["user", "assistant", "user", "assistant", "user"]
+
+
+async def test_the_end_of_a_connection_waits_for_its_writes_within_bounds() -> None:
+    store = SlowStore()
+    store.gates["append"] = anyio.Event()
+    shell = Shell(ScriptedApp(), {"store_timeout_s": 2.0}, store=store)
+
+    async with shell.socket(KEY) as ws:
+        first = id_of(await ws.turn(create()))
+        second = id_of(await ws.turn(create()))
+        await ws.close()
+        await settle()
+        assert shell.middleware.connections == 1
+        await shell.clock.advance(2)
+        assert store.begun == [f"append {first}", f"append {second}"]
+        store.gates["append"].set()
+        await settle()
+        assert shell.middleware.connections == 0
+    assert [(fact.operation, fact.error) for fact in shell.facts.of(StoreFailed)] == [("append", "late")]
+    assert [key.response_id for key in store.kept] == [second]
+
+
+async def test_writes_that_cannot_be_finished_are_told_one_by_one() -> None:
+    store = SlowStore()
+    store.gates["append"] = anyio.Event()
+    shell = Shell(ScriptedApp(), {"store_timeout_s": 100.0, "background_timeout_s": 30.0}, store=store)
+
+    async with shell.socket(KEY) as ws:
+        for _ in range(3):
+            await ws.turn(create())
+        await ws.close()
+        await shell.clock.advance(29.875)
+        assert shell.middleware.connections == 1
+        await shell.clock.advance(0.125)
+        assert shell.middleware.connections == 0
+    assert [fact.operation for fact in shell.facts.of(StoreFailed)] == ["append"] * 3
+
+
+@pytest.mark.parametrize("error", [StoreError("redis://:password@host is down"), OSError("x"), RuntimeError("x")])
+async def test_a_store_that_fails_costs_nothing_but_what_it_should_have_kept(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn is not its victim; whoever watches is told the kind only, no addresses, no content."""
+    store = SlowStore()
+    shell = Shell(ScriptedApp(), store=store)
+
+    async with shell.socket(KEY) as ws:
+        store.errors["append"] = error
+        first = id_of(await ws.turn(create()))
+        store.errors["load"] = error
+        (event,) = await ws.turn(create(previous_response_id="resp_x"))
+        assert code_of(event) == "previous_response_not_found"
+        assert kinds(await ws.turn(create(previous_response_id=first)))[-1] == "completed"
+    await settle()
+    failures = [(fact.operation, fact.error) for fact in shell.facts.of(StoreFailed)]
+    assert failures == [(operation, type(error).__name__) for operation in ("append", "load", "append")]
+    assert "password" not in caplog.text
+
+
+@pytest.mark.parametrize("limit", [2.0])
+async def test_a_late_load_is_a_miss(limit: float) -> None:
+    store = SlowStore()
+    store.gates["load"] = anyio.Event()
+    shell = Shell(ScriptedApp(), {"store_timeout_s": limit}, store=store)
+
+    async with shell.socket(KEY) as ws:
+        await ws.send_json(create(previous_response_id="resp_x"))
+        await shell.clock.advance(limit - 0.125)
+        assert ws.unread == 0
+        await shell.clock.advance(0.125)
+        assert code_of(await ws.receive_json()) == "previous_response_not_found"
+    assert [(fact.operation, fact.error) for fact in shell.facts.of(StoreFailed)] == [("load", "late")]
+
+
+async def test_closing_the_middleware_closes_its_store() -> None:
+    store = SlowStore()
+    shell = Shell(ScriptedApp(), store=store)
+
+    await shell.middleware.aclose()
+
+    assert store.closed
+
+
+async def test_without_a_store_nothing_outlives_its_connection() -> None:
+    shell = Shell(ScriptedApp(), store=None)
+    async with shell.socket(KEY) as ws:
+        first = id_of(await ws.turn(create(store=True)))
+        assert kinds(await ws.turn(create(previous_response_id=first, store=True)))[-1] == "completed"
+    async with shell.socket(KEY) as ws:
+        (event,) = await ws.turn(create(previous_response_id=first))
+        assert code_of(event) == "previous_response_not_found"
+    assert len(shell.facts.of(TurnFinished)) == 3
