@@ -5,8 +5,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import anyio
-
 from ws_responses.errors import (
     InvalidStoreTransition,
     PreviousResponseNotFound,
@@ -16,6 +14,7 @@ from ws_responses.errors import (
 from ws_responses.instrumentation import NodeDropped, TurnFinished, TurnStarted
 from ws_responses.protocol import events
 from ws_responses.protocol.session import Actions, Turn, TurnPhase
+from ws_responses.spawn import Cancel
 from ws_responses.state.history import join_items
 from ws_responses.state.node import RECORD_BYTES, Record, ResponseNode
 from ws_responses.upstreams.base import CurrentTurn
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from ws_responses.connection import Connection
 
 logger = logging.getLogger("ws_responses.turn")
+
+
+def _nothing_to_cancel() -> None:
+    """Stand in for the task's ``cancel`` before it is started."""
 
 
 def _not_plain(_: bytes) -> None:
@@ -42,7 +45,7 @@ class TurnRun:
 
     Attributes:
         turn: Its protocol state.
-        scope: Cancels it; set when it runs.
+        cancel: Asks its task to end; set when it is started.
         ended: The closing event is written or on its way.
         on_abort: See ``Emit``.
         in_background: See ``Emit``.
@@ -51,8 +54,7 @@ class TurnRun:
     def __init__(self, connection: "Connection", turn: Turn) -> None:
         create = turn.create
         self.turn = turn
-        # Shielded: if the server cancels the socket, the app is told first that its client has gone.
-        self.scope = anyio.CancelScope(shield=True)
+        self.cancel: Cancel = _nothing_to_cancel
         self.ended = False
         self.on_abort: Callable[[], None] | None = None
         self.in_background = False
@@ -82,14 +84,13 @@ class TurnRun:
     async def run(self) -> None:
         """Run the turn to its end, whatever happens."""
         try:
-            with self.scope:
-                try:
-                    await self._steps()
-                except WireError as error:
-                    await self.fail(error)
-                except Exception:
-                    logger.exception("turn %s failed by a fault of ours", self.turn.id)
-                    await self.fail(WireError("The server had an error while processing the request."))
+            try:
+                await self._steps()
+            except WireError as error:
+                await self.fail(error)
+            except Exception:
+                logger.exception("turn %s failed by a fault of ours", self.turn.id)
+                await self.fail(WireError("The server had an error while processing the request."))
         finally:
             self._connection.run_over(self)
             self.event = _discard  # it leads back to here, see there
