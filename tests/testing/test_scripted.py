@@ -290,6 +290,22 @@ async def test_listening_app_finishes_and_raises_as_others_do() -> None:
     assert app.cancelled == 1
 
 
+async def test_listening_app_has_finished_when_the_disconnect_comes_with_its_last_message() -> None:
+    # As servers and the middleware do it: else every turn of such an app would look like one that was cut off.
+    app = scripted(steps.text("a"), listen=True)
+    call = Call(app, {"model": "m", "input": "hi", "stream": True})
+
+    class Messages(list[Message]):
+        def append(self, message: Message) -> None:
+            super().append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                call.gone.set()
+
+    call.messages = Messages()
+    await call.run()
+    assert (app.finished, app.disconnected, app.requests[0].outcome) == (1, 0, "finished")
+
+
 async def test_other_app_notices_only_when_it_sends() -> None:
     go = anyio.Event()
     app = scripted(steps.created(), steps.wait_for(go), steps.text("a"))

@@ -485,7 +485,7 @@ async def _disconnect(receive: Receive) -> None:
 
 async def _until_disconnect(receive: Receive, work: Callable[[], Awaitable[None]]) -> bool:
     """Do the work, but stop it when the client has gone; tell whether that happened."""
-    stopped = False
+    stopped = finished = False
     error: Exception | None = None
 
     async def hear() -> None:
@@ -501,11 +501,12 @@ async def _until_disconnect(receive: Receive, work: Callable[[], Awaitable[None]
         except Exception as exc:  # noqa: BLE001 - raised below, without a group around it
             error = exc
         else:
-            stopped = False
+            finished = True
         tasks.cancel_scope.cancel()
     if error is not None:
         raise error
-    return stopped
+    # With the last body message servers send a disconnect: it may be heard before the hearing is ended, and stops nothing.
+    return stopped and not finished
 
 
 def _guarded(send: Send) -> Send:
