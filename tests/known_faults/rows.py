@@ -188,14 +188,16 @@ _FRAMES = (
     Row(
         "B030",
         "One message in very many fragments costs quadratic time and memory",
-        "The server joins fragments; its safe settings are documented, and we keep no second copy",
+        "The server joins them, before an app sees anything of the frame",
         ("Kludex/uvicorn#2917", "python-websockets/websockets#1602"),
+        reason="The server's own: no ASGI message tells of fragments",
     ),
     Row(
         "B031",
         "The state of permessage-deflate costs hundreds of kilobytes for each socket",
-        "Measured and documented: switch it off, or its context takeover; our own part is some kilobytes",
+        "Switch it off, or its context takeover; our own part of an idle socket is some kilobytes",
         ("Kludex/uvicorn#1862", "python-websockets/websockets#896", "websockets/ws#497", "websockets/ws#804"),
+        reason="The server's own; our part is measured by `make bench` (P8)",
     ),
     Row(
         "B032",
@@ -294,13 +296,15 @@ _LIVENESS = (
     Row(
         "B052",
         "A proxy drops sockets that are silent between turns",
-        "The server's ping interval is documented, with proxy settings; the demo and the examples set it below 30 s",
+        "The server's pings keep it open (uvicorn pings every 20 s by default)",
         ("Menci/Floway#57",),
+        reason="The server's own: an ASGI app cannot send pings",
     ),
     Row(
         "B053",
         "A ping times out while a large frame is still uploading",
-        "Documented; the server answers pings between the frames of an upload",
+        "The server's ping time-out must be longer than an upload takes",
+        reason="The server's own: no ASGI message tells of a frame before it is whole",
     ),
     Row(
         "B055",
@@ -335,6 +339,7 @@ _LIVENESS = (
         "A pooled upstream connection that died while idle fails the turn",
         "A wrapped app is never retried",
         ("maximhq/bifrost#2994", "maximhq/bifrost#2999", "maximhq/bifrost#3002"),
+        reason="A wrapped app is called in the process; connections behind it are its own",
     ),
     Row(
         "B062",
