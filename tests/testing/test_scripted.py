@@ -292,7 +292,7 @@ async def test_listening_app_finishes_and_raises_as_others_do() -> None:
 
 async def test_listening_app_has_finished_when_the_disconnect_comes_with_its_last_message() -> None:
     # As servers and the middleware do it: else every turn of such an app would look like one that was cut off.
-    app = scripted(steps.text("a"), listen=True)
+    app = scripted(steps.call(anyio.wait_all_tasks_blocked), steps.text("a"), listen=True)
     call = Call(app, {"model": "m", "input": "hi", "stream": True})
 
     class Messages(list[Message]):
