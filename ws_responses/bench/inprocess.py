@@ -4,7 +4,7 @@ What is measured in process is free of the noise of sockets, and memory can be c
 """
 
 import asyncio
-from time import perf_counter
+from time import thread_time
 from typing import Any, Literal, Self
 
 from ws_responses import ResponsesWebSocketMiddleware
@@ -23,7 +23,7 @@ class ToolApp:
     """A Responses app that asks for a tool in each turn; reads its request's body and does not look at it.
 
     Attributes:
-        entered_at: When it was called last.
+        entered_at: When it was called last, by the thread's CPU clock.
         body_bytes: Length of the last body.
         turns: How often it was called.
         response_id: Id of its last response.
@@ -41,7 +41,7 @@ class ToolApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        self.entered_at = perf_counter()
+        self.entered_at = thread_time()
         self.body_bytes = len((await receive())["body"])
         if scope["method"] != "POST":
             await send({"type": "http.response.start", "status": 404, "headers": []})
@@ -137,7 +137,7 @@ class Conversation:
         await self._task
 
     async def turn(self, output_bytes: int) -> float:
-        """Run one turn that gives the output of the last tool call; return the time from frame to app, in seconds.
+        """Run one turn that gives the output of the last tool call; return the CPU time from frame to app, in seconds.
 
         Args:
             output_bytes: Size of that output.
@@ -170,7 +170,7 @@ class Conversation:
 
     async def _receive(self) -> Message:
         message = await self._given.get()
-        self._received_at = perf_counter()
+        self._received_at = thread_time()
         return message
 
     async def _send(self, message: Message) -> None:
