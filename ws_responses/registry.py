@@ -14,7 +14,7 @@ from ws_responses.errors import ConnectionsExhausted, Refused, Unavailable
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import Reporter, StoreFailed
 from ws_responses.settings import Settings
-from ws_responses.state.budget import Ledger
+from ws_responses.state.budget import Ledger, TenantAccount
 from ws_responses.state.node import Record, ResponseNode
 from ws_responses.state.store import InProcessStore, ResponseStore, StoreKey
 
@@ -40,16 +40,15 @@ class Seat:
     def __init__(self, registry: "Registry") -> None:
         self._registry = registry
         self._taken = False
-        self._tenant: str | None = None
+        self._account: TenantAccount | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         ledger = self._registry.ledger
-        if self._tenant is not None:
-            ledger.account(self._tenant).connections -= 1
-            ledger.settle(self._tenant)
+        if self._account is not None:
+            self._account.connections -= 1
         if self._taken:
             ledger.connections -= 1
             self._registry.left()
@@ -81,7 +80,7 @@ class Seat:
         if limit is not None and account.connections >= limit:
             raise ConnectionsExhausted("Too many open connections with this credential.", headers={"retry-after": "5"})
         account.connections += 1
-        self._tenant = tenant
+        self._account = account
 
     def confirm(self) -> None:
         """Look once more whether connections are taken at all, after the checks have had their time.

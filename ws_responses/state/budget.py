@@ -6,8 +6,10 @@ the objects themselves. A budget that would be exceeded evicts the least recentl
 """
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
 from itertools import count
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 
 class Budget:
@@ -34,13 +36,16 @@ class Evictable(Protocol):
         """Drop that leaf."""
 
 
-class TenantAccount:
-    """The budget of one tenant and the caches that hold its history."""
+class TenantAccount(Budget):
+    """The budget of one tenant, and the caches that hold its history.
 
-    __slots__ = ("budget", "caches", "connections")
+    It exists as long as somebody holds it: a connection, or a record that is charged to it.
+    """
+
+    __slots__ = ("__weakref__", "caches", "connections")
 
     def __init__(self, limit: int) -> None:
-        self.budget = Budget(limit)
+        super().__init__(limit)
         self.caches: list[Evictable] = []
         self.connections = 0
 
@@ -58,7 +63,7 @@ class Ledger:
         self.connections = 0
         self.evictions = 0
         self._tenant_bytes = tenant_bytes
-        self._tenants: dict[str, TenantAccount] = {}
+        self._tenants: WeakValueDictionary[str, TenantAccount] = WeakValueDictionary()
         self._uses = count(1)
 
     def use(self) -> int:
@@ -66,17 +71,11 @@ class Ledger:
         return next(self._uses)
 
     def account(self, tenant: str) -> TenantAccount:
-        """Return the account of ``tenant``, a new one if it has none."""
+        """Return the account of ``tenant``, a new one if it has none; hold it as long as it is to count."""
         account = self._tenants.get(tenant)
         if account is None:
             account = self._tenants[tenant] = TenantAccount(self._tenant_bytes)
         return account
-
-    def settle(self, tenant: str) -> None:
-        """Forget the account of a tenant that holds nothing any more."""
-        account = self._tenants.get(tenant)
-        if account is not None and not (account.caches or account.budget.used or account.connections):
-            del self._tenants[tenant]
 
     @property
     def tenants(self) -> int:
@@ -98,7 +97,10 @@ class Ledger:
             The budgets charged, to be given back by the record; None if there is no room even after evicting all that
             may go.
         """
-        charged = (tenant.budget, self.process) if own is None else (tenant.budget, self.process, own)
+        charged = (tenant, self.process) if own is None else (tenant, self.process, own)
+        for budget in charged:
+            if size > budget.limit:
+                return None
         for budget in charged:
             if budget.used + size > budget.limit and not self._make_room(budget, size, cache, tenant):
                 return None
@@ -107,18 +109,24 @@ class Ledger:
         return charged
 
     def _make_room(self, budget: Budget, size: int, cache: Evictable, tenant: TenantAccount) -> bool:
-        if size > budget.limit:
-            return False
+        caches = list(self._caches(budget, cache, tenant))
+        ages = [(age, index) for index, each in enumerate(caches) if (age := each.oldest()) is not None]
+        heapify(ages)
         while not budget.has_room(size):
-            candidates = [(age, c) for c in self._caches(budget, cache, tenant) if (age := c.oldest()) is not None]
-            if not candidates:
+            if not ages:
                 return False
-            min(candidates, key=lambda pair: pair[0])[1].evict()
+            index = ages[0][1]
+            caches[index].evict()
             self.evictions += 1
+            age = caches[index].oldest()
+            if age is None:
+                heappop(ages)
+            else:
+                heapreplace(ages, (age, index))
         return True
 
     def _caches(self, budget: Budget, cache: Evictable, tenant: TenantAccount) -> Iterable[Evictable]:
         """Return the caches whose leaves a budget pays for."""
         if budget is self.process:
             return (each for account in self._tenants.values() for each in account.caches)
-        return tenant.caches if budget is tenant.budget else (cache,)
+        return tenant.caches if budget is tenant else (cache,)

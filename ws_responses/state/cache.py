@@ -1,7 +1,7 @@
 """Nodes by id, with the rule of what goes first: the least recently used leaf."""
 
-from collections import OrderedDict
-from typing import Generic, TypeVar
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final, Generic, TypeVar
 
 from cachetools import LRUCache
 
@@ -10,28 +10,34 @@ from ws_responses.state.node import ResponseNode
 
 V = TypeVar("V")
 
+_SLACK: Final = 64
+"""Outdated entries that the list of candidates may have, beside as many as there are values."""
+
 
 class _Entry(Generic[V]):
-    __slots__ = ("children", "parent_id", "pins", "used", "value")
+    __slots__ = ("listed", "parent_id", "used", "value")
 
     def __init__(self, value: V, parent_id: str | None, used: int) -> None:
         self.value = value
         self.parent_id = parent_id
-        self.children = 0
-        self.pins = 0
         self.used = used
+        self.listed = 0
 
 
 class LeafCache(Generic[V]):
     """Values linked to parents. Dropping one that has children would free nothing, so only leaves are evicted.
 
-    A pinned value is no candidate. What is dropped lives on for whoever still holds it; only its id is forgotten.
+    A pinned value is no candidate. What is dropped lives on for whoever still holds it; only its id is forgotten. Children
+    and pins belong to an id: they count again if it comes back.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._entries: dict[str, _Entry[V]] = {}
-        self._leaves: OrderedDict[str, None] = OrderedDict()
+        self._holds: dict[str, int] = {}
+        """Children here and pins, by id."""
+        self._candidates: list[tuple[int, str]] = []
+        """Heap of (use, id): each leaf once, at a use that may be outdated, and ids that are no leaf any more."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -47,12 +53,12 @@ class LeafCache(Generic[V]):
         """Add a value as a leaf below its parent; an equal id is replaced."""
         if id in self._entries:
             self.discard(id)
-        self._entries[id] = _Entry(value, parent_id, self._ledger.use())
-        self._leaves[id] = None
-        parent = self._entries.get(parent_id) if parent_id is not None else None
-        if parent is not None:
-            parent.children += 1
-            self._leaves.pop(parent_id, None)  # type: ignore[arg-type] # not None here
+        if parent_id == id:
+            parent_id = None
+        entry = self._entries[id] = _Entry(value, parent_id, self._ledger.use())
+        if parent_id is not None:
+            self.pin(parent_id)
+        self._list(id, entry)
 
     def get(self, id: str) -> V | None:  # noqa: A002
         """Return a value, which counts as a use."""
@@ -60,8 +66,6 @@ class LeafCache(Generic[V]):
         if entry is None:
             return None
         entry.used = self._ledger.use()
-        if id in self._leaves:
-            self._leaves.move_to_end(id)
         return entry.value
 
     def discard(self, id: str) -> V | None:  # noqa: A002
@@ -69,47 +73,61 @@ class LeafCache(Generic[V]):
         entry = self._entries.pop(id, None)
         if entry is None:
             return None
-        self._leaves.pop(id, None)
-        parent = self._entries.get(entry.parent_id) if entry.parent_id is not None else None
-        if parent is not None and entry.parent_id is not None:
-            parent.children -= 1
-            self._restore(entry.parent_id, parent)
+        if entry.parent_id is not None:
+            self.unpin(entry.parent_id)
         return entry.value
 
     def pin(self, id: str) -> None:  # noqa: A002
         """Keep an id from being evicted, until it is unpinned as often."""
-        entry = self._entries.get(id)
-        if entry is not None:
-            entry.pins += 1
-            self._leaves.pop(id, None)
+        self._holds[id] = self._holds.get(id, 0) + 1
 
     def unpin(self, id: str) -> None:  # noqa: A002
-        """Take one pin back; unknown ids are no error, since a failed turn may have evicted them."""
+        """Take one pin back; the id may be gone meanwhile, since a failed turn evicts it."""
+        holds = self._holds.pop(id, 0) - 1
+        if holds > 0:
+            self._holds[id] = holds
+            return
         entry = self._entries.get(id)
-        if entry is not None and entry.pins:
-            entry.pins -= 1
-            self._restore(id, entry)
+        if entry is not None:
+            self._list(id, entry)
 
     def oldest(self) -> int | None:
         """Return the use number of the next leaf to go."""
-        for id in self._leaves:  # noqa: A001
-            return self._entries[id].used
+        candidates = self._candidates
+        while candidates:
+            used, id = candidates[0]  # noqa: A001
+            entry = self._entries.get(id)
+            if entry is None or entry.listed != used:
+                heappop(candidates)
+            elif id in self._holds:
+                heappop(candidates)
+                entry.listed = 0
+            elif entry.used != used:
+                entry.listed = entry.used
+                heapreplace(candidates, (entry.used, id))
+            else:
+                return used
         return None
 
     def evict(self) -> None:
-        """Drop the next leaf."""
-        self.discard(next(iter(self._leaves)))
+        """Drop the next leaf, if there is one."""
+        if self.oldest() is not None:
+            self.discard(self._candidates[0][1])
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
-        self._leaves.clear()
+        self._holds.clear()
+        self._candidates.clear()
 
-    def _restore(self, id: str, entry: _Entry[V]) -> None:  # noqa: A002
-        if not entry.children and not entry.pins and id not in self._leaves:
-            self._leaves[id] = None
-            # It was used before most leaves were; the front is where the next look goes.
-            self._leaves.move_to_end(id, last=False)
+    def _list(self, id: str, entry: _Entry[V]) -> None:  # noqa: A002
+        if entry.listed or id in self._holds:
+            return
+        entry.listed = entry.used
+        heappush(self._candidates, (entry.used, id))
+        if len(self._candidates) > 2 * len(self._entries) + _SLACK:
+            self._candidates = [(e.listed, i) for i, e in self._entries.items() if e.listed]
+            heapify(self._candidates)
 
 
 class ConnectionCache(LeafCache[ResponseNode]):

@@ -1,11 +1,18 @@
 """Values that come with every turn and rarely change: kept once per connection, decoded once."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 from cachetools import LRUCache
 
 from ws_responses.state.budget import Budget
+
+INTERNED_BYTES: Final = 256
+"""Charged for a value beside its bytes: the object, the header of the bytes and the entry that finds it."""
+
+Reserve = Callable[[int], tuple[Budget, ...] | None]
+"""Charges a number of bytes, after evicting what is in the way; None if there is no room."""
 
 
 class Interned:
@@ -17,12 +24,10 @@ class Interned:
         self.raw = raw
         self._budgets = budgets
         self._decoded: Any = None
-        for budget in budgets:
-            budget.used += len(raw)
 
     def __del__(self) -> None:
         for budget in self._budgets:
-            budget.used -= len(self.raw)
+            budget.used -= len(self.raw) + INTERNED_BYTES
 
     @property
     def value(self) -> Any:
@@ -38,22 +43,27 @@ class Interner:
     A look-up costs one copy and one comparison; hashing 20 kB of tools would cost ten times that.
 
     Args:
-        budgets: Who pays for the bytes.
+        reserve: Charges the bytes to who pays for them.
         size: Distinct values remembered; a value in use by a node lives on when it is forgotten here.
     """
 
-    def __init__(self, budgets: tuple[Budget, ...], size: int = 4) -> None:
-        self._budgets = budgets
+    def __init__(self, reserve: Reserve, size: int = 4) -> None:
+        self._reserve = reserve
         self._values: LRUCache[int, Interned] = LRUCache(size)
         self.hits = 0
 
     def intern(self, raw: bytes) -> Interned | None:
-        """Return the shared value equal to ``raw``; None if a budget has no room for it."""
+        """Return the shared value equal to ``raw``; None if the budgets have no room for it."""
         known = self._values.get(len(raw))
         if known is not None and known.raw == raw:
             self.hits += 1
             return known
-        if not all(budget.has_room(len(raw)) for budget in self._budgets):
+        budgets = self._reserve(len(raw) + INTERNED_BYTES)
+        if budgets is None:
             return None
-        value = self._values[len(raw)] = Interned(raw, self._budgets)
+        value = self._values[len(raw)] = Interned(raw, budgets)
         return value
+
+    def clear(self) -> None:
+        """Forget all values; what a node uses lives on with it."""
+        self._values.clear()
