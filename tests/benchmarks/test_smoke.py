@@ -1,6 +1,8 @@
 """The benchmarks themselves, on this machine, with little work: they run, and what they measure answers rightly."""
 
+import contextlib
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +56,22 @@ def test_relay_is_measured_and_costs_something(tmp_path: Path) -> None:
 
     assert row["key"] == "P1.relay"
     assert 0 < row["floor"] < row["value"]
+
+
+@pytest.mark.servers
+def test_server_whose_app_raises_spoils_the_benchmark() -> None:
+    """Without this an app that fails beside the turns, at the end of a connection say, would go unseen."""
+    require("psutil")
+    from ws_responses.bench.results import Unexpected
+    from ws_responses.bench.server import Server
+
+    with (
+        pytest.raises(Unexpected, match="no such app: nonsense"),
+        Server("nonsense") as server,
+        contextlib.suppress(ConnectionError),
+        socket.create_connection(server.address) as connection,
+    ):
+        assert connection.recv(1) == b""  # it has ended
 
 
 @pytest.mark.slow

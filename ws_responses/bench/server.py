@@ -9,10 +9,13 @@ import platform
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from typing import Self
+from typing import IO, Self
 
 import psutil
+
+from ws_responses.bench.results import Unexpected
 
 _HOST = "127.0.0.1"
 _SETTLE_S = 0.02
@@ -47,20 +50,36 @@ class Server:
     def __init__(self, target: str) -> None:
         self._target = target
         self._process: subprocess.Popen[bytes]
+        self._log: IO[bytes]
         self.port = 0
 
     def __enter__(self) -> Self:
         """Start it. Clients may connect at once: the socket listens already, and they wait in its backlog."""
+        self._log = tempfile.TemporaryFile()
         with socket.create_server((_HOST, 0), backlog=2048) as listener:
             self.port = listener.getsockname()[1]
             command = [sys.executable, "-m", "ws_responses.bench.server", self._target, str(listener.fileno())]
             # A fixed seed: sets and dicts of strings lie in memory in the same way in every process.
             environment = {**os.environ, "PYTHONHASHSEED": "0"}
-            self._process = subprocess.Popen(command, pass_fds=(listener.fileno(),), env=environment)
+            self._process = subprocess.Popen(
+                command, pass_fds=(listener.fileno(),), env=environment, stdout=self._log, stderr=self._log
+            )
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """End it."""
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End it.
+
+        Raises:
+            Unexpected: Its app raised, at whatever time; what was measured is worth nothing.
+        """
+        self._stop()
+        with self._log as log:
+            log.seek(0)
+            said = log.read().decode(errors="replace").strip()
+        if "Traceback" in said:
+            raise Unexpected(f"the server '{self._target}' said: {said.rpartition(chr(10))[2]}") from error
+
+    def _stop(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(10)
