@@ -5,6 +5,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from anyio.lowlevel import checkpoint
+
 from ws_responses.errors import (
     InvalidStoreTransition,
     PreviousResponseNotFound,
@@ -37,7 +39,8 @@ def _not_plain(_: bytes) -> None:
 
 
 async def _discard(_: bytes) -> None:
-    """Stand in for the writer when nobody listens, but the turn runs on."""
+    """Stand in for the writer when nobody listens, but the turn runs on: others must run as well."""
+    await checkpoint()
 
 
 class TurnRun:
@@ -183,6 +186,7 @@ class TurnRun:
 
     async def _event(self, payload: bytes) -> None:
         if self.ended:
+            await checkpoint()  # an app that goes on for ever, and never waits, must not starve the others
             return
         try:
             frames = self.stream.feed(payload)

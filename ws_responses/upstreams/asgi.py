@@ -5,10 +5,12 @@ grace, cancellation, for those that never listen.
 """
 
 import logging
+import math
 from collections.abc import Awaitable
-from typing import Final
+from typing import Any, Final, cast
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from ws_responses._types import ASGIApp, Message
 from ws_responses.errors import StreamTruncated, UpstreamError, WireError
@@ -28,6 +30,11 @@ _LF: Final = 0x0A
 _CR: Final = 0x0D
 _DISCONNECT: Final = {"type": "http.disconnect"}
 _SSE_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+_BEFORE_STREAM: Final = b"\xef\xbb\xbf\r\n "
+"""What may come before the first line: a byte order mark, empty lines."""
+
+_YIELD_EVERY: Final = 64
+"""Messages after which an app that never waits lets others run, as many as the writer's frames."""
 
 
 class ClientGoneError(OSError):
@@ -56,6 +63,7 @@ class AppCall:
         "_prefix",
         "_status",
         "_streaming",
+        "_taken",
         "complete",
         "gone",
         "started",
@@ -75,6 +83,7 @@ class AppCall:
         self._hot = False
         self._streaming = False
         self._prefix = b"data: "
+        self._taken = 0
         self.started = False
         self.complete = False
         self.gone = False
@@ -95,7 +104,7 @@ class AppCall:
     def send(self, message: Message) -> Awaitable[None]:
         """Take one message of the app. Not a coroutine: the usual message costs no more than the server's own ``send``."""
         if self._hot and message["type"] == _BODY and message.get("more_body"):
-            body = message["body"]
+            body = message.get("body")
             prefix = self._prefix
             if type(body) is bytes and len(body) <= self._max_event_bytes:
                 # Most events begin with the same lines as the one before: what follows those is the data.
@@ -124,21 +133,30 @@ class AppCall:
     async def _take(self, message: Message) -> None:
         if self.gone:
             raise ClientGoneError("the client of this turn has gone")
+        self._taken += 1
+        if not self._taken % _YIELD_EVERY:
+            await checkpoint()  # an app that never waits must not starve the others, nor those who would stop it
         kind = message["type"]
         if kind == "http.response.start":
             self._start(message)
         elif kind == _BODY:
+            if not self.started:
+                raise RuntimeError("http.response.body was sent before http.response.start")
             try:
-                await self._take_body(bytes(message.get("body", b"")), more=bool(message.get("more_body", False)))
+                await self._take_body(_as_bytes(message.get("body", b"")), more=bool(message.get("more_body", False)))
             except WireError as error:
                 # The app has done nothing that it could answer for here; only the client is told.
                 await self._emit.fail(error)
+                if not self.complete:
+                    self.abort()  # nobody listens to the rest
 
     def _start(self, message: Message) -> None:
-        self.started = True
+        if self.started:
+            raise RuntimeError("http.response.start was sent twice")
         self._status = message["status"]
         self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
-        if 200 <= self._status < 300 and self._labelled_as_stream() and not self._encoding():
+        self.started = True
+        if self._succeeded() and self._labelled_as_stream() and not self._encoding():
             self._streaming = self._hot = True
 
     async def _take_body(self, body: bytes, *, more: bool) -> None:
@@ -148,16 +166,20 @@ class AppCall:
         try:
             if self._emit.ended:
                 return
-            if self._streaming or self._begins_stream(body):
+            self._emit.alive()
+            if self._streaming and self._decoder is None and body.startswith(b"{"):
+                self._streaming = False  # JSON under a wrong label
+            if not self._streaming:
+                body = self._gather(body)
+            if self._streaming:
                 await self._feed(body, more=more)
-            else:
-                await self._gather(body, more=more)
+            elif not more:
+                await self._answer(body)
         finally:
             if not more:
                 self._release()
 
     async def _feed(self, body: bytes, *, more: bool) -> None:
-        self._emit.alive()
         decoder = self._decoder
         if decoder is None:
             decoder = self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
@@ -171,30 +193,33 @@ class AppCall:
         # Whole events may go past the decoder while it holds no part of one.
         self._hot = more and not decoder.pending and not self.gone
 
-    async def _gather(self, body: bytes, *, more: bool) -> None:
-        self._emit.alive()
-        self._buffer += body
-        if len(self._buffer) > self._limits.max_answer_bytes:
-            raise UpstreamError(f"The app's answer exceeds {self._limits.max_answer_bytes} bytes.")
-        if more:
-            return
-        answer, self._buffer = bytes(self._buffer), bytearray()
-        if self._encoding():
+    def _gather(self, body: bytes) -> bytes:
+        """Return all of the answer so far; it may turn out to be an event stream under a wrong label."""
+        if self._succeeded() and self._encoding():
             raise UpstreamError("The app compressed its answer, although 'identity' was asked for.")
-        if not 200 <= self._status < 300 or not answer:
-            raise error_from_answer(self._status, self._headers, answer)
+        self._buffer += body
+        if self._succeeded() and bytes(self._buffer[:16]).lstrip(_BEFORE_STREAM).startswith(_SSE_STARTS):
+            self._streaming = True
+        elif len(self._buffer) > self._limits.max_answer_bytes:
+            self._buffer.clear()
+            if not self._succeeded():
+                raise error_from_answer(self._status, self._headers, b"")
+            raise UpstreamError(f"The app's answer exceeds {self._limits.max_answer_bytes} bytes.")
+        return bytes(self._buffer) if self._streaming or self.complete else b""
+
+    async def _answer(self, answer: bytes) -> None:
+        """Take an answer that is no event stream."""
+        self._buffer.clear()
+        if not self._succeeded() or not answer:
+            raise error_from_answer(self._status, self._headers, b"" if self._encoding() else answer)
         for event in as_events(whole_response(answer)):
             await self._event(encode(event))
 
+    def _succeeded(self) -> bool:
+        return 200 <= self._status < 300
+
     def _labelled_as_stream(self) -> bool:
         return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in self._headers)
-
-    def _begins_stream(self, body: bytes) -> bool:
-        """Whether a 2xx answer with another label is an event stream all the same, by how it begins."""
-        if self._buffer or not 200 <= self._status < 300 or self._encoding():
-            return False
-        self._streaming = body.lstrip(b"\xef\xbb\xbf\r\n ").startswith(_SSE_STARTS)
-        return self._streaming
 
     def _encoding(self) -> bytes | None:
         for name, value in self._headers:
@@ -239,6 +264,11 @@ class AsgiUpstream:
         emit.on_abort = call.abort
         try:
             await self._app(scope, call.receive, call.send)
+        except anyio.get_cancelled_exc_class() as error:
+            if call.gone or anyio.current_effective_deadline() == -math.inf:
+                raise
+            # Nobody has cancelled us: it is the app's own, of a task of it that was cancelled (asyncio only).
+            self._judge(turn, call, emit, error)
         except Exception as error:  # noqa: BLE001 - whatever an app raises becomes one wire error
             self._judge(turn, call, emit, error)
         if call.gone or emit.ended:
@@ -247,7 +277,7 @@ class AsgiUpstream:
             raise UpstreamError("The app returned without an answer.")
         raise StreamTruncated
 
-    def _judge(self, turn: CurrentTurn, call: AppCall, emit: Emit, error: Exception) -> None:
+    def _judge(self, turn: CurrentTurn, call: AppCall, emit: Emit, error: BaseException) -> None:
         if call.gone:
             logger.debug("turn %s: the app ended by %s after it was aborted", turn.id, type(error).__name__)
             return
@@ -261,3 +291,11 @@ class AsgiUpstream:
             status=500,
             code="server_error",
         )
+
+
+def _as_bytes(body: Any) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if not isinstance(body, bytearray | memoryview):
+        raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}")
+    return bytes(cast("bytearray", body))
