@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
-from ws_responses.protocol.events import encode
+from ws_responses.protocol.events import encode, invalid
 from ws_responses.state.history import request_body
 from ws_responses.state.node import ResponseNode
 from ws_responses.upstreams.base import CurrentTurn
@@ -89,9 +89,16 @@ class Bodies:
 
     def _prepared(self, members: dict[str, Raw | bytes], turn: CurrentTurn) -> dict[str, Raw | bytes]:
         assert self._prepare is not None
-        body = {name: msgspec.json.decode(value) for name, value in members.items()}
+        body = {name: _decoded(name, value) for name, value in members.items()}
         changed = self._prepare(body, turn)
         return {name: encode(value) for name, value in (body if changed is None else changed).items()}
+
+
+def _decoded(name: str, value: Raw | bytes) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:  # the frame was read: all that is left is a number beyond all ranges, somewhere inside
+        raise invalid("A number in the frame is out of range.", name) from None
 
 
 def _known_ancestor(parent: ResponseNode) -> ResponseNode | None:
