@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,6 @@ _ROLE: Final = re.compile(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`")
 _SECTION: Final = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
 
 
-@cache
 def tree_of(module: ModuleType) -> ast.Module:
     """The syntax tree of a module."""
     return ast.parse(inspect.getsource(module))
