@@ -41,8 +41,9 @@ def response_members(create: ResponseCreate) -> dict[str, Raw]:
     """Return the members that a response object of this request has whatever the upstream does."""
     members: dict[str, Raw] = {"object": Raw(b'"response"'), "background": Raw(b"false")}
     for name, default in _ECHOED.items():
-        given = create.body.get(name)
-        members[name] = given if given is not None and bytes(given) != b"null" else Raw(default)
+        # A copy: the member itself is a view that keeps the whole frame.
+        given = bytes(create.body.get(name, b"null"))
+        members[name] = Raw(default if given == b"null" else given)
     for name in _UNKNOWN:
         members[name] = Raw(b"null")
     return members
