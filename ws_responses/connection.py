@@ -248,13 +248,14 @@ class Connection:
         drain_s = self.settings.on_disconnect_s
         actions = self.session.peer_gone()
         self.writer.finish()
+        await self.writer.let_go()
         if drain_s and self._close_sent is None:
             for run in self._runs:
                 run.mute()
             await self._wait_for_runs(drain_s)
         self.perform([action for action in actions if not isinstance(action, AbortTurn)])
         for run in list(self._runs):
-            self._tell_gone(run, None)
+            self._tell_gone(run)
         if any(not run.in_background for run in self._runs):
             await self._wait_for_runs(limits.disconnect_grace_s, background=False)
         for run in self._runs:
@@ -334,15 +335,17 @@ class Connection:
         self._look_by(self._busy_until)
 
     def _abort(self, run: TurnRun, error: WireError | None) -> None:
-        self._tell_gone(run, error)
-        self._tasks.start_soon(self._cancel_later, run)
-
-    def _tell_gone(self, run: TurnRun, error: WireError | None) -> None:
         run.abort(error)
+        self._tasks.start_soon(self._stop, run)
+
+    def _tell_gone(self, run: TurnRun) -> None:
+        run.abort(None)
         if run.on_abort is not None and not run.in_background:
             run.on_abort()
 
-    async def _cancel_later(self, run: TurnRun) -> None:
+    async def _stop(self, run: TurnRun) -> None:
+        await self.writer.let_go()
+        self._tell_gone(run)
         await self.clock.wait(self.limits.disconnect_grace_s, self._over.event)
         if run in self._runs and not run.in_background:
             run.cancel()

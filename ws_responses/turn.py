@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ws_responses.turn")
 
+_YIELD_EVERY = 64
+"""Events that are not written after which an app that never waits lets others run: no write does that for them."""
+
 
 def _nothing_to_cancel() -> None:
     """Stand in for the task's ``cancel`` before it is started."""
@@ -39,8 +42,7 @@ def _not_plain(_: bytes) -> None:
 
 
 async def _discard(_: bytes) -> None:
-    """Stand in for the writer when nobody listens, but the turn runs on: others must run as well."""
-    await checkpoint()
+    """Stand in for the writer when the turn is over."""
 
 
 class TurnRun:
@@ -68,6 +70,7 @@ class TurnRun:
         self._started_at = connection.clock.now()
         self._first_event_at: float | None = None
         self._response_id: str | None = None
+        self._skipped = 0
         self.stream = TurnStream(
             connection.new_response_id(),
             stream_id=create.lane,
@@ -96,7 +99,9 @@ class TurnRun:
                 await self.fail(WireError("The server had an error while processing the request."))
         finally:
             self._connection.run_over(self)
-            self.event = _discard  # it leads back to here, see there
+            # These lead back to here: the history would wait for the garbage collector.
+            self.event = _discard
+            self.cancel = _nothing_to_cancel
 
     async def _steps(self) -> None:
         connection = self._connection
@@ -186,7 +191,7 @@ class TurnRun:
 
     async def _event(self, payload: bytes) -> None:
         if self.ended:
-            await checkpoint()  # an app that goes on for ever, and never waits, must not starve the others
+            await self._skip(payload)
             return
         try:
             frames = self.stream.feed(payload)
@@ -200,6 +205,8 @@ class TurnRun:
             if not self.info.warm_up:
                 self._connection.proven = True
         end = self.stream.end
+        if not frames and end is None:
+            await self._skip(payload)
         for frame in frames:
             await self._write(frame)
             if self.turn.phase is TurnPhase.ENDED:
@@ -235,7 +242,13 @@ class TurnRun:
     def mute(self) -> None:
         """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
         self.stream.seal()
-        self._write = _discard
+        self._write = self._skip
+
+    async def _skip(self, _: bytes) -> None:
+        """Take an event that is not written; let others run now and then, since no write does."""
+        self._skipped += 1
+        if not self._skipped % _YIELD_EVERY:
+            await checkpoint()
 
     async def keep_alive(self) -> None:
         """Send a sign of life."""

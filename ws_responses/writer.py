@@ -19,6 +19,9 @@ logger = logging.getLogger("ws_responses.connection")
 _YIELD_EVERY = 64
 """Frames after which a task that never blocks lets others run (about half a millisecond)."""
 
+_STEPS = 3
+"""Rounds of the loop from the end of a blocked write to the next step of who waited for it, and one more."""
+
 
 class _Done:
     """An awaitable that is done."""
@@ -150,6 +153,15 @@ class Writer:
         """Write nothing any more, not even a close: the client has gone."""
         self._finished = True
         self.cut_off()
+
+    async def let_go(self) -> None:
+        """Return when those whose writes have just been given up have gone on to where they wait next.
+
+        An app that is cancelled in its ``send`` leaves its generator to the garbage collector, which closes it in a task
+        and a context of its own; an app that is cancelled in its generator does not.
+        """
+        for _ in range(_STEPS + len(self._waiters)):
+            await checkpoint()
 
     def lost(self, error: Exception) -> None:
         """Take what the server's ``send`` raised: an ``OSError`` if the client has gone (uvicorn); the reader will see it.
