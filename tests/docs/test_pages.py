@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -122,6 +123,18 @@ def _module(name: str) -> ModuleType:
 def test_no_page_speaks_of_files_that_are_no_part_of_the_repository() -> None:
     """Without this notes of its makers could slip into a page."""
     assert [page for page in DOCS if re.search(r"/work/|\bshared/|contracts\.md|design\.md", page.read_text())] == []
+
+
+def test_the_readme_names_the_versions_of_the_clients_that_are_tested() -> None:
+    """Without this the readme would promise what no test has seen."""
+    package = json.loads(of("tests/clients/package.json"))
+    project = tomllib.loads(of("pyproject.toml"))["project"]["optional-dependencies"]["clients"]
+    pinned = {name: version for name, version in (re.findall(r"^([a-z-]+)>=([\d.]+)", line)[0] for line in project)}
+
+    readme = of("README.md")
+    assert f"| OpenAI Codex CLI | {package['dependencies']['@openai/codex']} |" in readme
+    assert [name for name, version in pinned.items() if f"| `{name}` (Python) | {version} |" not in readme] == []
+    assert set(pinned) == {"openai", "openai-agents"}
 
 
 def test_json_of_the_pages_is_json() -> None:
