@@ -129,7 +129,7 @@ def test_the_readme_names_the_versions_of_the_clients_that_are_tested() -> None:
     """Without this the readme would promise what no test has seen."""
     package = json.loads(of("tests/clients/package.json"))
     project = tomllib.loads(of("pyproject.toml"))["project"]["optional-dependencies"]["clients"]
-    pinned = {name: version for name, version in (re.findall(r"^([a-z-]+)>=([\d.]+)", line)[0] for line in project)}
+    pinned = dict(re.findall(r"^([a-z-]+)>=([\d.]+)", line)[0] for line in project)
 
     readme = of("README.md")
     assert f"| OpenAI Codex CLI | {package['dependencies']['@openai/codex']} |" in readme
