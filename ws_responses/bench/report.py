@@ -107,7 +107,7 @@ def draw(path: Path, outcomes: Sequence[Outcome]) -> bool:
         axes.hlines(at, low / bar, high / bar, color="black", linewidth=1.5)
         sign = "x" if outcome.row.compare == "ratio" else f" {outcome.row.unit}"
         label = f" {outcome.compared:.2f}{sign} (bar {bar:g}{sign})"
-        axes.text(max(outcome.compared, high, 0.0) / bar, at, label, va="center", fontsize=8)
+        axes.text(max(outcome.compared / bar, high / bar, 1.0) + 0.02, at, label, va="center", fontsize=8)
     axes.axvline(1, color="black", linestyle="--", linewidth=1)
     axes.set_yticks(range(len(drawn)), [f"{o.row.key.partition('.')[0]}  {o.row.title}" for o, _ in drawn])
     axes.set_xlim(0, max([1.0, *(outcome.compared / bar for outcome, bar in drawn)]) * 1.35)
