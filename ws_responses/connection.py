@@ -170,7 +170,7 @@ class Connection:
     async def run(self) -> None:
         """Serve the socket to its end; nothing of it runs on when this returns."""
         self.registry.add(self)
-        self.account.caches.append(self.cache)
+        self.account.caches.add(self.cache)
         self.reporter.report(ConnectionOpened(connection_id=self.id, path=self.handshake.path))
         code = 1006
         try:
@@ -288,7 +288,7 @@ class Connection:
         ids = self.cache.ids()
         self.cache.clear()
         self.interner.clear()
-        self.account.caches.remove(self.cache)
+        self.account.caches.discard(self.cache)
         self._by_turn.clear()
         registry.remove(self)
         if self.settings.on_close is not None and ids:
@@ -462,7 +462,7 @@ class Connection:
         node = await self.registry.load(self, response_id, lane)
         if node is not None and node.id not in self.cache:
             # Its ancestors stay unknown here: their ids may have been deleted, which only the store can tell.
-            self.cache.put(node.id, node.record.parent_id, node)
+            self.cache.add(node)
         return node
 
     async def store_node(self, node: ResponseNode) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from ws_responses.errors import (
     InvalidStoreTransition,
@@ -18,7 +19,7 @@ from ws_responses.protocol import events
 from ws_responses.protocol.session import Actions, Turn, TurnPhase
 from ws_responses.spawn import Cancel
 from ws_responses.state.history import join_items
-from ws_responses.state.node import RECORD_BYTES, Record, ResponseNode
+from ws_responses.state.node import Record, ResponseNode, record_bytes
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members, warm_up_response
 from ws_responses.upstreams.repair import TurnEnd, TurnStream
@@ -326,24 +327,31 @@ class TurnRun:
 
     def _commit(self, end: TurnEnd) -> ResponseNode | None:
         """Make the node of this turn; None if the budgets have no room for it."""
-        connection, create = self._connection, self.turn.create
+        connection = self._connection
+        record = self._record(end)
+        if record is None:
+            return None
+        node = ResponseNode(
+            record,
+            self._parent,
+            tenant=connection.tenant,
+            lane=self.turn.lane.name,
+            tools=self.info.interned_tools,
+            instructions=self.info.interned_instructions,
+            known_to_app=connection.app_keeps(self.turn.create, own_id=end.own_id),
+        )
+        connection.cache.add(node)
+        return node
+
+    def _record(self, end: TurnEnd) -> Record | None:
+        connection, create, parent = self._connection, self.turn.create, self._parent
         delta = self.info.encoded_delta
         output = b",".join(end.items)
         items = delta + b"," + output if delta and output else delta or output
         output_at = len(items) - len(output)
         base_at = end.base_at
-        history_at = 0 if base_at is None else output_at + sum(len(item) + 1 for item in end.items[:base_at])
-        size = len(items) + RECORD_BYTES
-        if history_at:
-            size += len(items) - history_at  # what the history goes on from is kept as a piece of its own
-        parent = self._parent
+        assert self._calls is not None
         store = self._may_be_stored()
-        budgets = connection.reserve(size, stored=store and connection.stores)
-        if budgets is None:
-            connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=end.response_id, size=size))
-            return None
-        calls = self._calls
-        assert calls is not None
         record = Record(
             id=end.response_id,
             parent_id=parent.id if parent is not None else None,
@@ -351,23 +359,17 @@ class TurnRun:
             store=store,
             items=items,
             output_at=output_at,
-            history_at=history_at,
+            history_at=0 if base_at is None else output_at + sum(len(item) + 1 for item in end.items[:base_at]),
             base=self.info.base or base_at is not None,
-            calls=check_output(calls, end.items),
+            calls=check_output(self._calls, end.items),
             generated=not create.warm_up,
             status=end.status,
-            sampled_ids=tuple(self.info.sampled_ids) if self.info.sampled_ids is not None else None,
-            size=size,
-            budgets=budgets,
+            sampled_ids=None if self.info.sampled_ids is None else tuple(self.info.sampled_ids),
         )
-        node = ResponseNode(
-            record,
-            parent,
-            tenant=connection.tenant,
-            lane=create.lane,
-            tools=self.info.interned_tools,
-            instructions=self.info.interned_instructions,
-            known_to_app=connection.app_keeps(create, own_id=end.own_id),
-        )
-        connection.cache.put(node.id, record.parent_id, node)
-        return node
+        stored = store and connection.stores
+        size = record_bytes(record, None if parent is None else parent.record, stored=stored)
+        budgets = connection.reserve(size, stored=stored)
+        if budgets is None:
+            connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=record.id, size=size))
+            return None
+        return replace(record, size=size, budgets=budgets)

@@ -62,8 +62,8 @@ def check_input(
         InvalidRequest: An item lacks what its kind needs.
     """
     state = START if parent is None else parent
-    if create.conversation or create.prompt or not base_known or open_calls == "app":
-        state = CallState(state.open, known=False)
+    if state.known and (create.conversation or create.prompt or not base_known or open_calls == "app"):
+        state = CallState(state.open, known=False) if state.open else UNKNOWN_BASE
     if not heads and not state.open:
         return state
     state = after_input(state, heads)

@@ -5,6 +5,7 @@ once; that is what lets the validator look at the delta only.
 """
 
 from collections.abc import Iterable
+from sys import getsizeof, intern
 from typing import Final
 
 import msgspec
@@ -48,6 +49,14 @@ class CallState(Struct, frozen=True, gc=False):
     open: tuple[OpenCall, ...] = ()
     known: bool = True
 
+    @property
+    def size(self) -> int:
+        """Bytes of memory, for who must pay for them: a client may open calls without end."""
+        return sum(_CALL_BYTES + getsizeof(call.key) for call in self.open)
+
+
+_CALL_BYTES: Final = 64
+"""An open call and its place in the tuple, beside the string that names it."""
 
 START: Final = CallState()
 UNKNOWN_BASE: Final = CallState(known=False)
@@ -126,7 +135,7 @@ def after_input(state: CallState, heads: Iterable[ItemHead]) -> CallState:
             _answer(calls, head, index, known=known)
         elif kind in CALLS:
             _open(calls, head, f"input[{index}]")
-    return CallState(tuple(calls.values()), known)
+    return _changed(state, calls, known=known)
 
 
 def after_output(state: CallState, heads: Iterable[ItemHead]) -> CallState:
@@ -143,7 +152,15 @@ def after_output(state: CallState, heads: Iterable[ItemHead]) -> CallState:
                 calls.pop((OUTPUTS[head.type], key), None)
         elif head.type in CALLS:
             _open(calls, head, None)
-    return CallState(tuple(calls.values()), known)
+    return _changed(state, calls, known=known)
+
+
+def _changed(state: CallState, calls: dict[tuple[str, str], OpenCall], *, known: bool) -> CallState:
+    """Return the state with these calls; a state that exists already is shared along the chain."""
+    if not calls:
+        return START if known else UNKNOWN_BASE
+    now = tuple(calls.values())
+    return state if known == state.known and now == state.open else CallState(now, known)
 
 
 def require_answers(state: CallState) -> None:
@@ -162,6 +179,7 @@ def _open(calls: dict[tuple[str, str], OpenCall], head: ItemHead, where: str | N
     key = call_key(head)
     kind = head.type or ""
     if key is not None:
+        kind = intern(kind)
         calls[kind, key] = OpenCall(kind, key, head.status != "incomplete")
     elif where is not None and not CALLS[kind].client_only:
         member = CALLS[kind].key

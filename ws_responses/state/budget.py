@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 from itertools import count
 from typing import Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 
 class Budget:
@@ -39,14 +39,15 @@ class Evictable(Protocol):
 class TenantAccount(Budget):
     """The budget of one tenant, and the caches that hold its history.
 
-    It exists as long as somebody holds it: a connection, or a record that is charged to it.
+    It exists as long as somebody holds it: a connection, or a record that is charged to it. It holds no cache: a record
+    would be its own holder then.
     """
 
     __slots__ = ("__weakref__", "caches", "connections")
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
-        self.caches: list[Evictable] = []
+        self.caches: WeakSet[Evictable] = WeakSet()
         self.connections = 0
 
 

@@ -1,6 +1,7 @@
 """What is kept of a response: the record (its content) and the node (the record in its chain)."""
 
 from collections.abc import Iterator
+from sys import getsizeof
 from typing import Final
 
 from msgspec import Struct
@@ -10,8 +11,14 @@ from ws_responses.protocol.items import split_items
 from ws_responses.state.budget import Budget
 from ws_responses.state.interning import Interned
 
-RECORD_BYTES: Final = 512
-"""Charged for a record beside its items: record, node, id strings and cache entries, measured on 64-bit CPython."""
+RECORD_BYTES: Final = 672
+"""Charged for a record beside its items and strings: record, node, cache entries; measured on 64-bit CPython."""
+
+STORED_BYTES: Final = 640
+"""The same for what the in-process store adds, a branch of its own included."""
+
+TOKEN_BYTES: Final = 40
+"""For each sampled token id: an integer and its place in a tuple."""
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
@@ -46,7 +53,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     generated: bool
     status: str
     sampled_ids: tuple[int, ...] | None
-    size: int
+    size: int = 0
     budgets: tuple[Budget, ...] = ()
 
     def __del__(self) -> None:
@@ -62,12 +69,25 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
         return split_items(self.items[self.output_at :])
 
 
+def record_bytes(record: Record, parent: Record | None, *, stored: bool) -> int:
+    """Return what a record is to be charged: all that it keeps alive and its parent does not."""
+    size = RECORD_BYTES + len(record.items) + getsizeof(record.id) + getsizeof(record.model)
+    if record.history_at:
+        size += len(record.items) - record.history_at  # what the history goes on from is kept as a piece of its own
+    if parent is None or record.calls is not parent.calls:
+        size += record.calls.size
+    if record.sampled_ids is not None:
+        size += TOKEN_BYTES * len(record.sampled_ids)
+    return size + STORED_BYTES if stored else size
+
+
 class ResponseNode:
     """A record and its place: immutable after it is made, shared by all that continue it.
 
     Attributes:
         record: The content.
-        parent: The node that it continues, or None.
+        parent: The node whose items are joined before its own; None for a first one and for a new base, which keeps
+            nothing older alive.
         lane: Lane name on which this connection made it; False for a node that came from a store.
         tenant: Who owns it.
         end: Number of pieces of the joined history up to here.
@@ -102,14 +122,14 @@ class ResponseNode:
         known_to_app: bool = False,
     ) -> None:
         self.record = record
-        self.parent = parent
+        self.parent = parent = None if record.base else parent
         self.tenant = tenant
         self.lane = lane
         self.tools = tools
         self.instructions = instructions
         self.known_to_app = known_to_app
         piece = record.items[record.history_at :] if record.history_at else record.items
-        if parent is None or record.base:
+        if parent is None:
             self._pieces: list[bytes] = []
             self.history_bytes = len(piece)
         else:
@@ -148,18 +168,9 @@ class ResponseNode:
         """Response id."""
         return self.record.id
 
-    def chain(self) -> Iterator["ResponseNode"]:
-        """Yield this node and its ancestors, newest first, whether their items are joined or not."""
-        node: ResponseNode | None = self
-        while node is not None:
-            yield node
-            node = node.parent
-
     def joined(self) -> Iterator["ResponseNode"]:
         """Yield the nodes whose items later turns see, newest first: up to the newest base."""
         node: ResponseNode | None = self
         while node is not None:
             yield node
-            if node.record.base:
-                return
             node = node.parent

@@ -136,6 +136,8 @@ class InProcessStore:
         if shelf is None:
             shelf = self._new_shelf(key.tenant)
         branch = self._branch(key.tenant, parent, below)
+        if record.base:
+            below = None  # what is older is not joined any more, and must not stay for its sake
         above = None if below is None or parent is None else parent.response_id
         shelf.put(key.response_id, above, _Stored(record, below, branch))
         branch.members[key.response_id] = None
@@ -149,7 +151,7 @@ class InProcessStore:
         records: list[Record] = []
         while at is not None:
             records.append(at.record)
-            at = None if at.record.base else at.parent
+            at = at.parent
         records.reverse()
         return records
 
@@ -186,14 +188,13 @@ class InProcessStore:
     def _new_shelf(self, tenant: str) -> _Shelf:
         account = self._ledger.account(tenant)
         shelf = self._shelves[tenant] = _Shelf(self._ledger, account, lambda: self._tidy(tenant))
-        account.caches.append(shelf)
+        account.caches.add(shelf)
         return shelf
 
     def _tidy(self, tenant: str) -> None:
         """Forget the shelf of a tenant if there is nothing on it."""
         if not len(self._shelves[tenant]):
-            shelf = self._shelves.pop(tenant)
-            shelf.account.caches.remove(shelf)
+            del self._shelves[tenant]
 
     def _branch(self, tenant: str, parent: StoreKey | None, below: _Stored | None) -> _Branch:
         """Return the branch of a new record: that of its parent, if this is the newest of it."""
