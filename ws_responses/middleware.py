@@ -48,7 +48,7 @@ class _Probe:
 
     def __init__(self) -> None:
         self.scope: anyio.CancelScope
-        self.refusal: _AppRefusal | None = None
+        self.refusal: tuple[int, list[tuple[bytes, bytes]], bytes] | None = None
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._body = b""
@@ -74,7 +74,7 @@ class _Probe:
         elif message["type"] == "http.response.body" and self._status in _REFUSALS:
             self._body += bytes(message.get("body", b""))
             if not message.get("more_body") or len(self._body) > _PROBE_BODY_BYTES:
-                self.refusal = _AppRefusal(self._status, self._headers, self._body[:_PROBE_BODY_BYTES])
+                self.refusal = (self._status, self._headers, self._body[:_PROBE_BODY_BYTES])
                 self.scope.cancel()
 
 
@@ -347,7 +347,8 @@ class ResponsesWebSocketMiddleware:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._ask_app, inner, probe)
         if probe.refusal is not None:
-            raise probe.refusal
+            # Not made before: an exception that is kept keeps the frames that it went through, and with them itself.
+            raise _AppRefusal(*probe.refusal)
 
     async def _ask_app(self, inner: InnerScope, probe: _Probe) -> None:
         try:
