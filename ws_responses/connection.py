@@ -263,11 +263,11 @@ class Connection:
                 run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s, background=False)
         await self._wait_for_runs(limits.background_timeout_s)
+        if self._store_scope is not None:
+            self._store_scope.cancel()
         for run in self._runs:
             run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
-        if self._store_scope is not None:
-            self._store_scope.cancel()
         # The helpers end by themselves: the traceback of a cancelled task would lead back to here.
         for event in (self._over, self._close_written, self._wake):
             event.set()
@@ -484,7 +484,8 @@ class Connection:
     async def _store_pending(self) -> None:
         with anyio.CancelScope(shield=True) as self._store_scope:
             while self._unstored:
-                await self.registry.append(self._unstored.pop(0))
+                await self.registry.append(self._unstored[0])
+                del self._unstored[0]
         for _ in self._unstored:
             self.reporter.report(StoreFailed(operation="append", error="the connection ended"))
         self._unstored.clear()
