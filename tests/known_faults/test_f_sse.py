@@ -507,6 +507,19 @@ async def test_garbage_instead_of_an_event_fails_the_turn_and_nothing_else(garba
         assert failure(got) == (502, "upstream_error", None)
 
 
+@pytest.mark.fault("B098")
+@pytest.mark.parametrize("form", ["json", "stream"])
+async def test_an_app_that_listens_is_not_stopped_while_its_last_chunk_is_on_its_way(form: str) -> None:
+    """Told that it is over when it has handed over the chunk, it would cancel the rest of a slow client's answer."""
+    app = ScriptedApp(listen=True)
+    app.script([steps.text("Hello", deltas=5), steps.json_only() if form == "json" else steps.coalesce()])
+    async with MemorySocket(ResponsesWebSocketMiddleware(app), max_unread=1) as ws:
+        await ws.send_json({"type": "response.create", **create()})
+        await ws.wait_blocked()
+        await ws.settle()
+        assert response(await ws.collect())["status"] == "completed"
+
+
 @pytest.mark.fault("B128")
 async def test_the_app_is_not_cut_off_while_it_still_ends_in_time() -> None:
     """Work after the terminal event (saving, logging) is usual; only an app that stays is closed."""

@@ -61,6 +61,7 @@ class AppCall:
         "_max_event_bytes",
         "_over",
         "_prefix",
+        "_released",
         "_status",
         "_streaming",
         "_taken",
@@ -76,6 +77,7 @@ class AppCall:
         self._limits = limits
         self._max_event_bytes = limits.max_event_bytes
         self._over: anyio.Event | None = None
+        self._released = False
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._buffer = bytearray()
@@ -95,7 +97,7 @@ class AppCall:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        if not (self.complete or self.gone):
+        if not self._released:
             if self._over is None:
                 self._over = anyio.Event()
             await self._over.wait()
@@ -228,6 +230,8 @@ class AppCall:
         return None
 
     def _release(self) -> None:
+        """Let ``receive`` tell that it is over; not while the last chunk is on its way, or an app that listens stops."""
+        self._released = True
         if self._over is not None:
             self._over.set()
 
