@@ -1,6 +1,8 @@
 """The clock that all time limits of a connection look at."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -21,6 +23,14 @@ class Clock(Protocol):
         """Return a context manager that cancels what it holds after ``seconds``, as ``anyio.move_on_after`` does."""
         ...
 
+    def has_timers(self) -> bool:
+        """Whether ``call_later`` works in the running event loop."""
+        ...
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once after ``seconds``; return what prevents that."""
+        ...
+
 
 class MonotonicClock:
     """The real clock."""
@@ -37,3 +47,15 @@ class MonotonicClock:
     def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
         """Return ``anyio.move_on_after(seconds)``."""
         return anyio.move_on_after(seconds)
+
+    def has_timers(self) -> bool:
+        """Return True under asyncio."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Set a timer of the event loop."""
+        return asyncio.get_running_loop().call_later(max(seconds, 0.0), callback).cancel

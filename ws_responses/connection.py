@@ -38,6 +38,7 @@ from ws_responses.state.interning import Interner
 from ws_responses.state.node import ResponseNode
 from ws_responses.turn import TurnRun
 from ws_responses.upstreams.base import Principal, Upstream
+from ws_responses.watchdog import Watchdog
 from ws_responses.writer import Writer
 
 if TYPE_CHECKING:
@@ -62,13 +63,14 @@ class Connection:
     """
 
     __slots__ = (
-        "_busy_until",
         "_budget",
+        "_busy_until",
         "_by_turn",
         "_close_sent",
         "_close_written",
         "_flushing",
         "_idle",
+        "_look_every_s",
         "_opened_at",
         "_outbox",
         "_outbox_bytes",
@@ -81,9 +83,8 @@ class Connection:
         "_tasks",
         "_trailing",
         "_unstored",
-        "_wake",
-        "_wakes_at",
         "_warm_up_bytes",
+        "_watchdog",
         "account",
         "cache",
         "clock",
@@ -158,9 +159,9 @@ class Connection:
         self._close_sent: int | None = None
         self._close_written = Flag()
         self._over = Flag()
-        self._wake = anyio.Event()
-        self._wakes_at = 0.0
+        self._watchdog = Watchdog(self.clock, self._look)
         self._busy_until = 0.0
+        self._look_every_s = min(self.limits.trailing_timeout_s, self.session.look_every_s)
         self._idle: anyio.Event | None = None
         self._tasks: TaskGroup
         self._spawner: Spawner
@@ -176,7 +177,7 @@ class Connection:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._spawner = Spawner(self._tasks, contextvars.copy_context())
-                self._tasks.start_soon(self._watch)
+                self._watchdog.start(self._tasks)
                 if self.registry.draining:
                     self.retire()
                 try:
@@ -211,15 +212,11 @@ class Connection:
             elif kind == "websocket.disconnect":
                 return int(message.get("code") or _NO_STATUS)
 
-    async def _watch(self) -> None:
-        """The one watchdog: all time limits of the connection."""
-        while not self._over.is_set():
-            now = self.clock.now()
-            self.perform(self.session.tick(now, self.writer.blocked_since))
-            self._end_trailing(now)
-            self._wakes_at = self._next_look(now)
-            self._wake = anyio.Event()
-            await self.clock.wait(self._wakes_at - now, self._wake)
+    def _look(self, now: float) -> float:
+        """Look at all time limits of the connection; return when to look again."""
+        self.perform(self.session.tick(now, self.writer.blocked_since))
+        self._end_trailing(now)
+        return self._next_look(now)
 
     def _next_look(self, now: float) -> float:
         limits = self.limits
@@ -235,12 +232,6 @@ class Connection:
             # A chain of short turns would otherwise wake the watchdog for each of them, to find that it is over.
             at = min(at, self._busy_until)
         return max(at, now)
-
-    def _look_by(self, when: float) -> None:
-        """Make the watchdog look by then at the latest."""
-        if self._wakes_at > when:
-            self._wakes_at = when
-            self._wake.set()
 
     async def _wind_up(self) -> None:
         """End all turns: disconnect, grace, cancellation, bounded waits."""
@@ -269,8 +260,9 @@ class Connection:
             run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
         # The helpers end by themselves: the traceback of a cancelled task would lead back to here.
-        for event in (self._over, self._close_written, self._wake):
-            event.set()
+        self._watchdog.stop()
+        for fact in (self._over, self._close_written):
+            fact.set()
         if self._runs:
             logger.error("connection %s: %d app calls ignore cancellation", self.id, len(self._runs))
 
@@ -331,8 +323,8 @@ class Connection:
         self._by_turn[turn] = run
         # Each turn gets its own copy of the upgrade's context, whoever starts it: nothing leaks from turn to turn.
         run.cancel = self._spawner.spawn(run.run)
-        self._busy_until = self.clock.now() + self.limits.trailing_timeout_s
-        self._look_by(self._busy_until)
+        self._busy_until = self.clock.now() + self._look_every_s
+        self._watchdog.look_by(self._busy_until)
 
     def _abort(self, run: TurnRun, error: WireError | None) -> None:
         run.abort(error)
@@ -358,7 +350,7 @@ class Connection:
         """Note that the closing event of a turn is written: its app is to come to an end (for ``TurnRun``)."""
         until = self.clock.now() + self.limits.trailing_timeout_s
         self._trailing[run] = until
-        self._look_by(until)
+        self._watchdog.look_by(until)
 
     def _end_trailing(self, now: float) -> None:
         for run, until in list(self._trailing.items()):
@@ -389,7 +381,7 @@ class Connection:
             self._outbox_bytes += len(frame)
         self._outbox.append(frame)
         if self.limits.send_timeout_s is not None:
-            self._look_by(self.clock.now() + self.limits.send_timeout_s)
+            self._watchdog.look_by(self.clock.now() + self.limits.send_timeout_s)
         if not self._flushing:
             self._flushing = True
             self._tasks.start_soon(self._flush)
@@ -398,7 +390,7 @@ class Connection:
         """Write a frame of ours before all that is written from now on: the next turn of the lane starts at once."""
         self._tasks.start_soon(self.writer.write_at, self.writer.place(), frame)
         if self.limits.send_timeout_s is not None:
-            self._look_by(self.clock.now() + self.limits.send_timeout_s)
+            self._watchdog.look_by(self.clock.now() + self.limits.send_timeout_s)
 
     def _answer(self, action: SendFrame) -> None:
         """Queue an answer to what the client sent: only so many may wait for it to read them."""
@@ -558,7 +550,7 @@ class Connection:
                 grace_s=self.limits.age_grace_s,
             )
         )
-        self._look_by(self.clock.now())
+        self._watchdog.look_by(self.clock.now())
 
     def disconnect(self, reason: str) -> None:
         """Close at once; running turns are told."""

@@ -253,6 +253,16 @@ class Session:
         self._orders = 0
         self._retirement: Retirement | None = None
 
+    @property
+    def look_every_s(self) -> float:
+        """How often the upstream's silence is to be looked at while a turn runs.
+
+        Events bear no time stamp (that would cost a clock reading each): a look sees that some came since the last one. Four
+        looks in a span keep the error below a quarter of it.
+        """
+        spans = (self.limits.first_event_timeout_s, self.limits.event_timeout_s, self._keepalive_s)
+        return min((span / 4 for span in spans if span is not None), default=float("inf"))
+
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def frame_received(self, data: str | bytes, now: float) -> Actions:
@@ -391,12 +401,7 @@ class Session:
             ):
                 if span is not None:
                     deadline = min(deadline, base + span)
-            # Events bear no time stamp (that would cost a clock reading each): a tick sees that some came since the last
-            # one. Four looks in a span keep the error below a quarter of it, also of the span that a first event begins.
-            for span in (self._patience(turn), limits.event_timeout_s, self._keepalive_s):
-                if span is not None:
-                    deadline = min(deadline, self._ticked_at + span / 4)
-        return deadline
+        return min(deadline, self._ticked_at + self.look_every_s)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

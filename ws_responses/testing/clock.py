@@ -57,6 +57,20 @@ class FakeClock:
             finally:
                 self._timers.pop(timer, None)
 
+    def has_timers(self) -> bool:
+        """Return True: its timers need no event loop."""
+        return True
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when the clock has been moved on by `seconds`; return what prevents that."""
+        timer = object()
+        self._timers[timer] = (self._now + seconds, callback)
+
+        def cancel() -> None:
+            self._timers.pop(timer, None)
+
+        return cancel
+
     async def advance(self, seconds: float) -> None:
         """Move on by `seconds`: wake whoever waits for a time on the way, in order, and let all tasks run each time.
 

@@ -273,7 +273,13 @@ def wait_for(event: anyio.Event, *, shield: bool = False) -> Step:
 
     async def wait() -> None:
         with anyio.CancelScope(shield=shield):
-            await event.wait()
+            while not event.is_set():
+                try:
+                    await event.wait()
+                except anyio.get_cancelled_exc_class():
+                    # A plain asyncio task is cancelled through every scope, a shielded one as well.
+                    if not shield:
+                        raise
 
     return Wait("wait_for", wait)
 
