@@ -66,6 +66,7 @@ class Connection:
         "_budget",
         "_busy_until",
         "_by_turn",
+        "_charged",
         "_close_sent",
         "_close_written",
         "_flushing",
@@ -156,6 +157,7 @@ class Connection:
         self._storing = False
         self._store_scope: anyio.CancelScope | None = None
         self._warm_up_bytes = 0
+        self._charged: dict[bool, tuple[Budget, ...]] = {}
         self._close_sent: int | None = None
         self._close_written = Flag()
         self._over = Flag()
@@ -487,7 +489,9 @@ class Connection:
     def reserve(self, size: int, *, stored: bool) -> tuple[Budget, ...] | None:
         """Charge a new record; what is stored is the tenant's, the rest this connection's as well."""
         own = None if stored else self._budget
-        return self.registry.ledger.reserve(size, own, self.cache, self.account)
+        charged = self.registry.ledger.reserve(size, own, self.cache, self.account)
+        # All records of a connection share two tuples.
+        return None if charged is None else self._charged.setdefault(stored, charged)
 
     def app_keeps(self, create: ResponseCreate, *, own_id: bool) -> bool:
         """Whether the app itself produced and stored a response, so that its id can be forwarded."""

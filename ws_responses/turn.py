@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from sys import intern
 from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
@@ -355,7 +356,7 @@ class TurnRun:
         record = Record(
             id=end.response_id,
             parent_id=parent.id if parent is not None else None,
-            model=create.model,
+            model=None if create.model is None else intern(create.model),  # one string for all turns of a chain
             store=store,
             items=items,
             output_at=output_at,
@@ -363,7 +364,7 @@ class TurnRun:
             base=self.info.base or base_at is not None,
             calls=check_output(self._calls, end.items),
             generated=not create.warm_up,
-            status=end.status,
+            status=intern(end.status),
             sampled_ids=None if self.info.sampled_ids is None else tuple(self.info.sampled_ids),
         )
         stored = store and connection.stores

@@ -47,7 +47,7 @@ class Watchdog:
             tasks.start_soon(self._run)
 
     def look_by(self, when: float) -> None:
-        """Look at that time at the latest. (Before ``start`` there is no need: that looks at once.)"""
+        """Look at that time at the latest; before ``start`` there is no need, since that looks at once."""
         if when >= self._at or self._stopped:
             return
         if self._wake is not None:

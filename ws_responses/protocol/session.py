@@ -226,6 +226,25 @@ class Session:
         age_notice: Tell an idle client of the age limit by an error frame before the close.
     """
 
+    __slots__ = (
+        "_accept_wrapped",
+        "_active_at",
+        "_age_notice",
+        "_keepalive_s",
+        "_opened_at",
+        "_orders",
+        "_retirement",
+        "_ticked_at",
+        "_turn_ids",
+        "lanes",
+        "limits",
+        "phase",
+        "queued_bytes",
+        "queued_creates",
+        "running",
+        "turns_started",
+    )
+
     def __init__(
         self,
         limits: Limits,
