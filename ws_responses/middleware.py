@@ -1,8 +1,9 @@
 """The middleware: guards an upgrade, then hands the socket to a connection."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
@@ -263,7 +264,8 @@ class ResponsesWebSocketMiddleware:
         if (await receive())["type"] != "websocket.connect":
             return
         handshake = Handshake(scope)
-        inner = InnerScope(scope, inner_path=self._settings.inner_path, keep_origin=self._settings.keep_origin)
+        settings = self._settings
+        inner = partial(InnerScope, scope, inner_path=settings.inner_path, keep_origin=settings.keep_origin)
         with self._registry.seat() as seat:
             try:
                 guest = await self._admit(handshake, inner, seat)
@@ -278,7 +280,7 @@ class ResponsesWebSocketMiddleware:
             else:
                 await self._accept(handshake, inner, receive, send, guest)
 
-    async def _admit(self, handshake: Handshake, inner: InnerScope, seat: Seat) -> _Guest:
+    async def _admit(self, handshake: Handshake, inner: Callable[[], InnerScope], seat: Seat) -> _Guest:
         """Judge an upgrade, the cheap checks first.
 
         Raises:
@@ -290,12 +292,12 @@ class ResponsesWebSocketMiddleware:
         tenant, anonymous = self._registry.tenant_of(handshake, principal.tenant if principal else None)
         seat.take_for(tenant)
         if self._settings.probe and self._settings.authorize is None:
-            await self._probe(inner)
+            await self._probe(inner())
         seat.confirm()
         return _Guest(tenant=tenant, anonymous=anonymous, principal=principal)
 
     async def _accept(
-        self, handshake: Handshake, inner: InnerScope, receive: Receive, send: Send, guest: _Guest
+        self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: _Guest
     ) -> None:
         connection = Connection(
             self._registry,

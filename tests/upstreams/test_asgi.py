@@ -109,7 +109,7 @@ async def run(app: ASGIApp, sink: Sink | None = None, *, limits: Limits | None =
     """Run one turn and note how it failed, as the turn does."""
     sink = Sink() if sink is None else sink
     limits = limits or Limits()
-    upstream = AsgiUpstream(app, InnerScope(SCOPE), Bodies(), limits)
+    upstream = AsgiUpstream(app, lambda: InnerScope(SCOPE), Bodies(), limits)
     with anyio.fail_after(SECONDS):
         try:
             await upstream.run(new_turn(), sink)
@@ -636,7 +636,7 @@ class TestGarbage:
         scope = SCOPE | {"headers": [(b"accept-encoding", b"gzip")]}
         sink = Sink()
         app = starlette_in_layers(chunks)
-        await AsgiUpstream(app, InnerScope(scope), Bodies(), Limits()).run(new_turn(), sink)
+        await AsgiUpstream(app, lambda: InnerScope(scope), Bodies(), Limits()).run(new_turn(), sink)
         assert sink.events == EVENTS
 
     @pytest.mark.parametrize("label", ["application/json", "text/event-stream", "text/plain", None])

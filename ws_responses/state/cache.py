@@ -162,7 +162,7 @@ class ConnectionCache(LeafCache[ResponseNode]):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
-        self._failed: LRUCache[str, None] = LRUCache(256)
+        self._failed: LRUCache[str, None] | None = None
 
     def add(self, node: ResponseNode) -> None:
         """Make a node resolvable."""
@@ -171,8 +171,10 @@ class ConnectionCache(LeafCache[ResponseNode]):
     def fail(self, id: str) -> None:  # noqa: A002
         """Evict the parent of a same-lane turn that ran and failed (guide, state)."""
         self.discard(id)
+        if self._failed is None:
+            self._failed = LRUCache(256)
         self._failed[id] = None
 
     def has_failed(self, id: str) -> bool:  # noqa: A002
         """Whether the id was evicted by a failed turn on this connection."""
-        return id in self._failed
+        return self._failed is not None and id in self._failed

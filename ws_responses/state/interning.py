@@ -47,13 +47,18 @@ class Interner:
         size: Distinct values remembered; a value in use by a node lives on when it is forgotten here.
     """
 
+    __slots__ = ("_reserve", "_size", "_values", "hits")
+
     def __init__(self, reserve: Reserve, size: int = 4) -> None:
         self._reserve = reserve
-        self._values: LRUCache[int, Interned] = LRUCache(size)
+        self._size = size
+        self._values: LRUCache[int, Interned] | None = None
         self.hits = 0
 
     def intern(self, raw: bytes) -> Interned | None:
         """Return the shared value equal to ``raw``; None if the budgets have no room for it."""
+        if self._values is None:
+            self._values = LRUCache(self._size)
         known = self._values.get(len(raw))
         if known is not None and known.raw == raw:
             self.hits += 1
@@ -66,4 +71,4 @@ class Interner:
 
     def clear(self) -> None:
         """Forget all values; what a node uses lives on with it."""
-        self._values.clear()
+        self._values = None

@@ -6,7 +6,7 @@ grace, cancellation, for those that never listen.
 
 import logging
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 import anyio
@@ -241,14 +241,17 @@ class AsgiUpstream:
 
     Args:
         app: The app.
-        scope: Source of the inner scopes of one connection.
+        scope: Makes the source of the inner scopes of one connection, when its first turn comes.
         bodies: Makes the inner body of a turn.
         limits: Bounds of events and answers.
     """
 
-    def __init__(self, app: ASGIApp, scope: InnerScope, bodies: Bodies, limits: Limits) -> None:
+    __slots__ = ("_app", "_bodies", "_limits", "_make_scope", "_scope")
+
+    def __init__(self, app: ASGIApp, scope: Callable[[], InnerScope], bodies: Bodies, limits: Limits) -> None:
         self._app = app
-        self._scope = scope
+        self._make_scope = scope
+        self._scope: InnerScope | None = None
         self._bodies = bodies
         self._limits = limits
 
@@ -260,6 +263,8 @@ class AsgiUpstream:
         """
         body = self._bodies.build(turn)
         turn.create.body = {}  # these views hold the whole frame; what is kept of it has been copied
+        if self._scope is None:
+            self._scope = self._make_scope()
         scope = self._scope.request(len(body))
         scope.setdefault("state", {})[SCOPE_STATE_KEY] = turn
         set_current_turn(turn)
