@@ -15,9 +15,17 @@ Piece = bytes | Raw
 _STREAM: Final = b'"stream":true}'
 
 
+_SHORT_NAME: Final = 64
+
+
 @lru_cache(256)
-def _key(name: str) -> bytes:
+def _short_key(name: str) -> bytes:
     return msgspec.json.encode(name) + b":"
+
+
+def _key(name: str) -> bytes:
+    # Names are the client's; those that are kept beyond its connection must be small.
+    return _short_key(name) if len(name) <= _SHORT_NAME else _short_key.__wrapped__(name)
 
 
 def member_pieces(members: Mapping[str, Raw | bytes]) -> list[Piece]:
