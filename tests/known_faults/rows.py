@@ -190,14 +190,13 @@ _FRAMES = (
         "One message in very many fragments costs quadratic time and memory",
         "The server joins them, before an app sees anything of the frame",
         ("Kludex/uvicorn#2917", "python-websockets/websockets#1602"),
-        reason="The server's own: no ASGI message tells of fragments",
     ),
     Row(
         "B031",
         "The state of permessage-deflate costs hundreds of kilobytes for each socket",
         "Switch it off, or its context takeover; our own part of an idle socket is some kilobytes",
         ("Kludex/uvicorn#1862", "python-websockets/websockets#896", "websockets/ws#497", "websockets/ws#804"),
-        reason="The server's own; our part is measured by `make bench` (P8)",
+        covered_by=("tests/servers/test_memory.py",),
     ),
     Row(
         "B032",
@@ -316,6 +315,7 @@ _LIVENESS = (
         "The handler is not told of a disconnect, and its task lives on",
         "The app gets http.disconnect, a grace, then is cancelled; nothing runs on",
         ("Kludex/starlette#759", "Kludex/starlette#1793"),
+        covered_by=("tests/servers/test_gone.py",),
     ),
     Row(
         "B057",
@@ -362,6 +362,7 @@ _LIVENESS = (
         "A shutdown hangs on open sockets, or cuts them with 1006",
         "drain(): 503 for new ones, idle ones close with 1012, running turns end or are told",
         ("Kludex/uvicorn#596", "Kludex/uvicorn#326", "Kludex/uvicorn#1140", "Kludex/uvicorn#1816"),
+        covered_by=("tests/servers/test_ends.py",),
     ),
     Row(
         "B067",
@@ -374,6 +375,7 @@ _LIVENESS = (
         "Close code and reason are lost or changed by the server",
         "Nothing depends on the code seen",
         ("emmett-framework/granian#645", "pgjones/hypercorn#127", "django/daphne#374"),
+        covered_by=("tests/servers/test_gone.py",),
     ),
     Row(
         "B070",
@@ -468,6 +470,7 @@ _LANES = (
         "A client that reads slowly makes memory grow without bound",
         "The app waits in its send; after the send limit the socket is closed with 1008",
         ("python-websockets/websockets#105", "aio-libs/aiohttp#1367"),
+        covered_by=("tests/servers/test_slow_readers.py",),
     ),
     Row(
         "B090",
