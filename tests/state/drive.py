@@ -1,0 +1,47 @@
+"""Runs coroutines that never wait, and makes records."""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from ws_responses.protocol.calls import START
+from ws_responses.state.budget import Budget
+from ws_responses.state.node import Record
+
+T = TypeVar("T")
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the in-process store: it must not wait, so no event loop is needed."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the in-process store waits for something")
+
+
+def make_record(
+    name: str, parent: str | None = None, *, items: bytes = b"{}", base: bool = False, store: bool = True
+) -> Record:
+    """Return a record that is charged to nobody."""
+    return Record(
+        id=name,
+        parent_id=parent,
+        model="m",
+        store=store,
+        items=items,
+        output_at=len(items),
+        history_at=0,
+        base=base,
+        calls=START,
+        generated=True,
+        status="completed",
+        sampled_ids=None,
+    )
+
+
+def charged(record: Record, size: int, budgets: tuple[Budget, ...]) -> Record:
+    """Return the record with its charge, which it gives back when it goes."""
+    return replace(record, size=size, budgets=budgets)
