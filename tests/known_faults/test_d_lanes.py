@@ -198,6 +198,7 @@ async def test_creates_wait_for_their_lane_and_only_the_excess_is_refused() -> N
             await send(ws, input=str(number))
         # What is refused is told at once, in the middle of the turn that runs.
         events = [event for _ in range(2) for event in await ws.collect()]
+        await app.wait_requests(1)
         assert app.running == 1
         go_on.set()
         events += [event for _ in range(4) for event in await ws.collect()]
