@@ -268,7 +268,10 @@ async def test_the_apps_own_403_is_the_answer_to_the_upgrade() -> None:
 
 @pytest.mark.fault("B010")
 async def test_a_revoked_key_stops_at_its_next_turn() -> None:
-    """A revoked key works on for the life of its socket."""
+    """A revoked key works on for the life of its socket.
+
+    The refusal is an error of its turn; the socket stays until the operator ends it (``disconnect``).
+    """
     app = ScriptedApp()
     revoked = False
 
@@ -554,7 +557,10 @@ async def test_a_response_of_another_key_is_as_unknown_as_any(stored: str) -> No
 
 @pytest.mark.fault("B008")
 async def test_what_is_not_to_be_stored_is_nowhere_but_on_its_socket(caplog: pytest.LogCaptureFixture) -> None:
-    """A turn with store: false, or a warm-up with it, can be continued on another socket, or stands in store or log."""
+    """A turn with store: false, or a warm-up with it, can be continued on another socket, or stands in store or log.
+
+    A warm-up that may be stored is: it is a response like any other.
+    """
     app = ScriptedApp()
     store = ListedStore()
     middleware = ResponsesWebSocketMiddleware(app, store=store)
