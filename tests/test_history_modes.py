@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,6 +135,31 @@ class TestReplay:
             await ask(ws, input="4", previous_response_id=left)
         assert texts_of(app.requests[2].body) == ["1", "A", "3"]
         assert texts_of(app.requests[3].body) == ["1", "A", "2", "B", "4"]
+
+    async def test_responses_of_one_id_are_kept_apart(self) -> None:
+        # An app may call them all "resp_1"; also two that run at the same time must not become one.
+        app = ScriptedApp()
+        go = anyio.Event()
+
+        def script(body: dict[str, Any]) -> list[steps.Step]:
+            if isinstance(body["input"], list):
+                return [steps.text("ok")]
+            return [steps.response_id("resp_1"), steps.created(), steps.wait_for(go), steps.text(body["input"].upper())]
+
+        app.script(script)
+        async with connect(app) as ws:
+            for lane in ("a", "b"):
+                await ws.send_json({"type": "response.create", "model": "m", "input": lane, "stream_id": lane})
+            await app.wait_requests(2)
+            go.set()
+            ids = [(await ws.collect(lane))[-1]["response"]["id"] for lane in ("a", "b")]
+            for lane, response_id in zip("ab", ids, strict=True):
+                await ask(ws, input="next", previous_response_id=response_id, stream_id=lane)
+        assert len(set(ids)) == 2
+        assert sorted(texts_of(request.body) for request in app.requests[2:]) == [
+            ["a", "A", "next"],
+            ["b", "B", "next"],
+        ]
 
     async def test_a_warm_up_is_replayed(self) -> None:
         # B105: acknowledged, and then forgotten, its input would be lost.

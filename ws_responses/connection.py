@@ -499,8 +499,8 @@ class Connection:
         return settings.history == "forward" and own_id and create.stored and settings.app_store == "keep"
 
     def is_live(self, response_id: str) -> bool:
-        """Whether an id names another response here."""
-        return response_id in self.cache
+        """Whether an id names another response here, finished or in the making."""
+        return response_id in self.cache or any(run.stream.response_id == response_id for run in self._by_turn.values())
 
     def new_response_id(self) -> str:
         """Return an id of ours."""
