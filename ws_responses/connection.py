@@ -514,8 +514,7 @@ class Connection:
         """
         if self.proven:
             return
-        self._warm_up_bytes += size
-        if self._warm_up_bytes > self.limits.max_warmup_bytes:
+        if self._warm_up_bytes + size > self.limits.max_warmup_bytes:
             raise Refused(
                 f"Warm-ups may hold {self.limits.max_warmup_bytes} bytes before the first generated response of a "
                 "connection.",
@@ -523,6 +522,7 @@ class Connection:
                 code="warm_up_too_large",
                 param="input",
             )
+        self._warm_up_bytes += size
 
     # -- forks -------------------------------------------------------------------------------------------------------
 

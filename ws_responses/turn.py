@@ -166,13 +166,15 @@ class TurnRun:
         )
         info.base = starts_base(heads)
         info.encoded_delta = join_items(create.input, create.text_input)
+        if create.warm_up:
+            settings = (create.body.get(name, b"") for name in ("tools", "instructions"))
+            self._connection.count_warm_up(len(info.encoded_delta) + sum(len(bytes(raw)) for raw in settings))
         info.keep(self._connection.interner)
         create.input = ()
 
     async def _warm_up(self) -> None:
         """Answer a turn that generates nothing; its items are kept and can be continued."""
         connection, create = self._connection, self.turn.create
-        connection.count_warm_up(len(self.info.encoded_delta))
         response_id = self.stream.response_id
         done = warm_up_response(create, response_id, int(time.time()))
         done["store"] = connection.stores and self._may_be_stored()

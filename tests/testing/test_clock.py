@@ -148,6 +148,35 @@ async def test_settle_lets_everybody_come_to_rest() -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_settle_waits_for_cancellations_that_are_on_their_way() -> None:
+    ended: list[str] = []
+
+    async def worker() -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anyio.sleep_forever()
+        ended.append("ended")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker)
+        await settle()
+        assert ended == ["ended"]
+
+
+async def test_several_tasks_may_settle_at_the_same_time() -> None:
+    settled: list[int] = []
+
+    async def client(number: int) -> None:
+        await settle()
+        settled.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(client, number)
+        await settle()
+    assert sorted(settled) == [0, 1, 2, 3, 4]
+
+
 async def test_settle_gives_up_on_a_busy_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ws_responses.testing.clock._MAX_SECONDS", 0.05)
 
