@@ -18,11 +18,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.upstreams.wire import compact
+from ws_responses import ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.errors import EventTooLarge, StreamTruncated, UpstreamError, WireError
 from ws_responses.limits import Limits
 from ws_responses.protocol.events import TERMINAL, decode_members, parse_create
-from ws_responses.testing import ResponseBuilder, counting_ids, numbered
+from ws_responses.testing import MemorySocket, ResponseBuilder, counting_ids, numbered
 from ws_responses.testing.clock import settle
 from ws_responses.upstreams.asgi import AppCall, AsgiUpstream
 from ws_responses.upstreams.base import SCOPE_STATE_KEY, CurrentTurn, current_turn
@@ -739,20 +740,55 @@ class TestTooMuch:
 
 
 class TestContext:
-    async def test_each_turn_has_its_own(self) -> None:
-        # B135: what one request sets must not be found by the next.
+    async def test_each_turn_has_its_own_copy_of_the_upgrades(self) -> None:
+        # B135: what an outer layer has set at the upgrade is there; what one turn sets is not found by the next.
+        outer: contextvars.ContextVar[str] = contextvars.ContextVar("outer", default="none")
+        inner: contextvars.ContextVar[str] = contextvars.ContextVar("inner", default="none")
+        seen: list[tuple[str, str, str]] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            before = (outer.get(), inner.get())
+            inner.set("leaked")
+            outer.set("changed")
+            await send(START)
+            seen.append((*before, inner.get()))
+            await send(body(STREAM, more=False))
+
+        middleware = ResponsesWebSocketMiddleware(app, probe=False)
+
+        async def layer(scope: Scope, receive: Receive, send: Send) -> None:
+            outer.set("upgrade")
+            await middleware(scope, receive, send)
+            assert (outer.get(), inner.get()) == ("upgrade", "none")
+
+        async with MemorySocket(layer) as ws:
+            for frame in ({}, {}, {"stream_id": "lane"}):
+                await ws.turn({"model": "m", **frame})
+            await ws.send_json({"type": "response.create", "model": "m"})
+            await ws.send_json({"type": "response.create", "model": "m"})  # started by the one before it
+            await ws.collect()
+            await ws.collect()
+        assert seen == [("upgrade", "none", "leaked")] * 5
+
+    async def test_what_an_endpoint_sets_is_there_in_its_generator(self) -> None:
+        # FastAPI runs both in one call: request ids and database sessions must go from one to the other.
         var: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="none")
         seen: list[str] = []
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            seen.append(var.get())
-            var.set("leaked")
-            await sends(START, body(STREAM, more=False))(scope, receive, send)
+        async def endpoint(request: Request) -> Response:
+            var.set((await request.json())["model"])
 
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(run, app)
-        assert seen == ["none", "none"]
+            async def chunks() -> AsyncIterator[bytes]:
+                seen.append(var.get())
+                yield STREAM
+
+            return StreamingResponse(chunks(), media_type="text/event-stream")
+
+        starlette_app = Starlette(routes=[Route("/v1/responses", endpoint, methods=["POST"])])
+        async with MemorySocket(ResponsesWebSocketMiddleware(starlette_app, probe=False)) as ws:
+            await ws.turn({"model": "a"})
+            await ws.turn({"model": "b"})
+        assert seen == ["a", "b"]
 
 
 def test_errors_of_the_app_are_errors_of_the_upstream() -> None:
