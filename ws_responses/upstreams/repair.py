@@ -6,7 +6,6 @@ event is encoded anew only if a member must change.
 """
 
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -16,66 +15,27 @@ from msgspec import UNSET, Raw, Struct
 from ws_responses.errors import UpstreamError, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.calls import output_head
-from ws_responses.protocol.events import (
-    EventHead,
-    decode_delta_head,
-    decode_event_head,
-    decode_plain_head,
-    encode,
-    encode_error,
-)
+from ws_responses.protocol.events import EventHead, decode_delta_head, decode_plain_head, encode, encode_error
 from ws_responses.protocol.session import Turn
 from ws_responses.upstreams.answers import error_from_event
-from ws_responses.upstreams.output import OutputItems, after_compaction, begun, is_item
+from ws_responses.upstreams.output import OutputItems, after_compaction, begun
 from ws_responses.upstreams.places import POSITIONED, beginning, has_item_id, is_in_content, is_placed, item_type
-from ws_responses.upstreams.text import mended
+from ws_responses.upstreams.reading import (
+    PartEvent,
+    decode_members,
+    is_utf8,
+    item_of,
+    part_event,
+    read_event,
+    response_of,
+)
+from ws_responses.upstreams.snapshots import Snapshots
 
-_USUAL: Final = events.LIFECYCLE | {events.ITEM_ADDED, events.ITEM_DONE} | POSITIONED.keys()
-
-_TYPE: Final = re.compile(r"[A-Za-z0-9_.:\-/]{1,128}\Z").match
 _NUMBER: Final = re.compile(rb'("sequence_number"\s*:\s*)-?\d+(?![\d.eE])')
 
 _BRACE: Final = 0x7B
 _DELTAS: Final = {kind: kind for kind in events.DELTAS}
 """To get the object that the decoder of deltas gives, which is compared by identity."""
-
-_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_text = msgspec.json.Decoder(str).decode
-_decode_index = msgspec.json.Decoder(int).decode
-
-_MEMBERS: Final = {
-    "sequence_number": _decode_index,
-    "item_id": _decode_text,
-    "output_index": _decode_index,
-    "content_index": _decode_index,
-}
-"""Members of an event that we read, and how."""
-
-
-class _ItemEvent(Struct, gc=False):
-    item: Raw
-
-
-_decode_item_event = msgspec.json.Decoder(_ItemEvent).decode
-
-
-class _PartHead(Struct, gc=False):
-    type: str | None = None
-
-
-class _PartEvent(Struct, gc=False):
-    part: _PartHead | None = None
-    delta: str | None = None
-    summary_index: int = 0
-
-    @property
-    def part_type(self) -> str | None:
-        return None if self.part is None else self.part.type
-
-
-_decode_part_event = msgspec.json.Decoder(_PartEvent).decode
-
-_STATUS: Final = {events.CREATED: "in_progress", events.IN_PROGRESS: "in_progress"}
 
 
 class TurnEnd(Struct, frozen=True):
@@ -117,24 +77,17 @@ class TurnStream:
 
     __slots__ = (
         "_added",
-        "_announced",
-        "_complete",
         "_created",
-        "_created_at",
-        "_is_live",
         "_items",
         "_label",
-        "_model",
         "_next",
-        "_own_id",
-        "_previous",
         "_renumber",
         "_sealed",
+        "_snapshots",
         "_stream_id",
         "_trusted",
         "end",
         "repaired_surrogates",
-        "response_id",
     )
 
     def __init__(
@@ -148,25 +101,23 @@ class TurnStream:
         complete: Mapping[str, Raw] | None = None,
         max_output_bytes: int = 1 << 26,
     ) -> None:
-        self.response_id = response_id
         self.end: TurnEnd | None = None
         self.repaired_surrogates = 0
         self._stream_id = stream_id
         self._label = b"" if stream_id is None else b'"stream_id":' + encode(stream_id) + b","
-        self._previous = previous_response_id
-        self._model = model
-        self._is_live = is_live
-        self._complete = complete
         self._next = 0
         self._renumber = False
         self._sealed = False
         self._trusted: str | None = None
-        self._announced = False
-        self._own_id = False
         self._created: dict[str, Raw] | None = None
-        self._created_at: int | None = None
+        self._snapshots = Snapshots(response_id, previous_response_id, model, is_live, complete)
         self._items = OutputItems(max_output_bytes)
         self._added = self._items.added  # for the hot path
+
+    @property
+    def response_id(self) -> str:
+        """Id of the response: the app's own from ``response.created`` on, if it gives a good one."""
+        return self._snapshots.response_id
 
     @property
     def created(self) -> bool:
@@ -232,7 +183,7 @@ class TurnStream:
             or (in_content and head.content_index < 0)
             or self._renumber
             or head.stream_id is not events.NO_LANE
-            or not (payload.isascii() or _is_utf8(payload))
+            or not (payload.isascii() or is_utf8(payload))
         ):
             return None
         if payload[0] != _BRACE:
@@ -256,7 +207,9 @@ class TurnStream:
         if payload.strip() == b"[DONE]":
             return []
         try:
-            return self._feed(*self._decode(payload))
+            event = read_event(payload)
+            self.repaired_surrogates += event.mended
+            return self._feed(event.payload, event.head)
         except (msgspec.DecodeError, RecursionError):
             # A part of it that is read only for some types: a number beyond all ranges, nesting at the limit.
             raise UpstreamError("The upstream sent an event that cannot be read.") from None
@@ -297,47 +250,11 @@ class TurnStream:
         # It takes a number of the response's own, so the app's later ones must move up.
         return self._own_event("ws_responses:keepalive")
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
-    def _decode(self, payload: bytes) -> tuple[bytes, EventHead]:
-        """Return an event that is fit for the wire, and its head.
-
-        A lone surrogate escape becomes U+FFFD, what is not UTF-8 as well; members of a wrong type count as absent.
-        """
-        if not _is_utf8(payload):
-            payload = self._mended(payload)
-        try:
-            head = decode_event_head(payload)
-        except (msgspec.DecodeError, RecursionError):
-            payload, head = self._decode_again(self._mended(payload))
-        if head.type not in _USUAL and _TYPE(head.type) is None:
-            raise UpstreamError("The upstream sent an event without a proper type.")
-        return payload, head
-
-    def _decode_again(self, payload: bytes) -> tuple[bytes, EventHead]:
-        try:
-            members = _decode_members(payload)
-            kind = _decode_text(members["type"])
-        except (msgspec.DecodeError, RecursionError, KeyError):
-            raise UpstreamError("The upstream sent an event that is not a JSON object with a type.") from None
-        placed = is_placed(kind) or kind in (events.ITEM_ADDED, events.ITEM_DONE)
-        wrong = [name for name, decode in _MEMBERS.items() if name in members and not _reads(decode, members[name])]
-        for name in wrong:
-            if placed or name == "sequence_number":
-                del members[name]
-        known = members if placed else {name: members[name] for name in members if name not in wrong}
-        return encode(members) if wrong else payload, decode_event_head(encode(known))
-
-    def _mended(self, payload: bytes) -> bytes:
-        text = mended(payload)
-        self.repaired_surrogates += text != payload
-        return text
-
     # -- response objects --------------------------------------------------------------------------------------------
 
     def _lifecycle(self, payload: bytes, head: EventHead) -> list[bytes]:
-        members = _decode_members(payload)
-        response = _response_of(members)
+        members = decode_members(payload)
+        response = response_of(members)
         if response is None:
             return [] if self.created else self._invent_created()
         frames = []
@@ -345,7 +262,7 @@ class TurnStream:
             frames = self._invent_created(response)
         elif head.type == events.CREATED and self.created:
             return []  # one response.created per response
-        changed = self._rewrite(response, head.type)
+        changed = self._snapshots.rewrite(response, head.type)
         if self._created is None:
             self._created = response
         if changed:
@@ -355,14 +272,14 @@ class TurnStream:
         return frames
 
     def _terminal(self, payload: bytes, head: EventHead) -> list[bytes]:
-        members = _decode_members(payload)
+        members = decode_members(payload)
         status = head.type.removeprefix("response.")
-        response = _response_of(members)
+        response = response_of(members)
         changed = response is None
         if response is None:
-            response = self._closing_response(status)
+            response = self._snapshots.closing(self._created, status)
         frames = [] if self.created else self._invent_created(response)
-        changed |= self._rewrite(response, head.type)
+        changed |= self._snapshots.rewrite(response, head.type)
         items, differs = self._items.merged(response, status)
         if head.type != events.FAILED:
             frames += self._announce_rest(items)
@@ -380,74 +297,19 @@ class TurnStream:
             base_at=after_compaction(items),
             usage=None if usage == b"null" else usage,
             status=status,
-            own_id=self._own_id,
+            own_id=self._snapshots.own_id,
         )
         return frames
 
-    def _closing_response(self, status: str) -> dict[str, Raw]:
-        """Return the response object for a terminal event that has none, from the one that announced the response."""
-        response = dict(self._created or self._begun({}))
-        response["status"] = Raw(encode(status))
-        response.pop("output", None)
-        if status == "failed":
-            response["error"] = Raw(
-                encode({"code": "server_error", "message": "The upstream failed without a reason."})
-            )
-        return response
-
     def _invent_created(self, response: Mapping[str, Raw] | None = None) -> list[bytes]:
         """Return a ``response.created`` for an app that sends none, from a later snapshot if there is one."""
-        created = self._begun(response or {})
-        self._rewrite(created, events.CREATED)
-        self._created = created
-        return [self._own_event(events.CREATED, response=created)]
-
-    def _begun(self, response: Mapping[str, Raw]) -> dict[str, Raw]:
-        begun: dict[str, Any] = {"id": self.response_id, "object": "response", "created_at": self._now()}
-        begun |= {"model": self._model, **response}
-        begun |= {"status": "in_progress", "output": [], "error": None, "incomplete_details": None, "usage": None}
-        if "completed_at" in begun:
-            begun["completed_at"] = None
-        return {name: value if isinstance(value, Raw) else Raw(encode(value)) for name, value in begun.items()}
-
-    def _rewrite(self, response: dict[str, Raw], kind: str) -> bool:
-        """Set what must be true of every response object of the turn; return whether something changed."""
-        must = self._identity(response)
-        changed = {name: value for name, value in must.items() if _text(response.get(name)) != value}
-        for name, value in changed.items():
-            response[name] = Raw(encode(value))
-        if self._complete is None:
-            return bool(changed)
-        filling: dict[str, Any] = {
-            "status": _STATUS.get(kind, kind.removeprefix("response.")),
-            "created_at": self._now(),
-            "output": [],
-        }
-        missing = [name for name in (*filling, *self._complete) if name not in response]
-        for name in missing:
-            response[name] = self._complete[name] if name in self._complete else Raw(encode(filling[name]))
-        return bool(changed or missing)
-
-    def _identity(self, response: Mapping[str, Raw]) -> dict[str, str]:
-        """Return the ids that the response objects of the turn have; the first of them may bring the app's own."""
-        if not self._announced:
-            self._announced = True
-            given = _text(response.get("id"))
-            if given and given != self.response_id and len(given) <= events.MAX_ID_CHARS and not self._is_live(given):
-                self.response_id, self._own_id = given, True
-        if self._previous is None:
-            return {"id": self.response_id}
-        return {"id": self.response_id, "previous_response_id": self._previous}
-
-    def _now(self) -> int:
-        if self._created_at is None:
-            self._created_at = int(time.time())
-        return self._created_at
+        self._created = self._snapshots.begun(response or {})
+        return [self._own_event(events.CREATED, response=self._created)]
 
     # -- items -------------------------------------------------------------------------------------------------------
 
     def _item_added(self, payload: bytes, head: EventHead) -> list[bytes]:
-        item = _item_of(payload, head)
+        item = item_of(payload, head)
         told = output_head(item)
         missing: dict[str, bytes] = {}
         index = head.output_index
@@ -461,7 +323,7 @@ class TurnStream:
         return [frame, *self._release(index)]
 
     def _item_done(self, payload: bytes, head: EventHead) -> list[bytes]:
-        item = _item_of(payload, head)
+        item = item_of(payload, head)
         missing: dict[str, bytes] = {}
         index = head.output_index
         if type(index) is not int:
@@ -501,7 +363,7 @@ class TurnStream:
         index = head.output_index
         frames: list[bytes] = []
         if type(index) is not int or index not in items.added or index in items.drafts:
-            event = _part_event(payload)
+            event = part_event(payload)
             needed = item_type(head.type, event.part_type)
             if type(index) is not int:
                 index = items.index_of(head.item_id if type(head.item_id) is str else None, needed)
@@ -515,7 +377,7 @@ class TurnStream:
         frames.append(self._frame(payload, head, self._place(head, index)))
         return frames
 
-    def _announce_early(self, head: EventHead, event: "_PartEvent", index: int) -> list[bytes]:
+    def _announce_early(self, head: EventHead, event: PartEvent, index: int) -> list[bytes]:
         """Return what announces the item of an event that comes first, if the event tells enough."""
         begins = beginning(head.type, event.part_type)
         if begins is None:
@@ -566,7 +428,7 @@ class TurnStream:
         self._next += 1
         wrong = [name for name in missing if getattr(head, name) is not UNSET]
         if wrong or head.stream_id is not UNSET:
-            members = _decode_members(payload)
+            members = decode_members(payload)
             members.pop("stream_id", None)
             members.update((name, Raw(missing.pop(name))) for name in wrong)
             payload = encode(members)
@@ -587,60 +449,11 @@ class TurnStream:
         return encode(event)
 
 
-def _is_utf8(payload: bytes) -> bool:
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _reads(decode: Callable[[Raw], object], value: Raw) -> bool:
-    try:
-        decode(value)
-    except msgspec.ValidationError:
-        return bytes(value) == b"null"
-    return True
-
-
-def _part_event(payload: bytes) -> _PartEvent:
-    try:
-        return _decode_part_event(payload)
-    except msgspec.ValidationError:
-        return _PartEvent()
-
-
-def _item_of(payload: bytes, head: EventHead) -> Raw:
-    try:
-        item = _decode_item_event(payload).item
-    except msgspec.ValidationError:
-        raise UpstreamError(f"The upstream sent a {head.type} without an item.") from None
-    if not is_item(item):
-        raise UpstreamError(f"The upstream sent a {head.type} without an item.")
-    return item
-
-
-def _response_of(members: Mapping[str, Raw]) -> dict[str, Raw] | None:
-    try:
-        return _decode_members(members["response"])
-    except (KeyError, msgspec.ValidationError):
-        return None
-
-
 def _renumbered(payload: bytes, number: int) -> bytes:
     """Return an event with another ``sequence_number``; its quotes are escaped in strings, so one match is the member."""
     changed, count = _NUMBER.subn(rb"\g<1>%d" % number, payload)
     if count == 1:
         return changed
-    members = _decode_members(payload)
+    members = decode_members(payload)
     members["sequence_number"] = Raw(b"%d" % number)
     return encode(members)
-
-
-def _text(value: Raw | None) -> str | None:
-    if value is None:
-        return None
-    try:
-        return _decode_text(value)
-    except msgspec.ValidationError:
-        return None
