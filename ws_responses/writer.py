@@ -16,8 +16,8 @@ from ws_responses._types import Message, Send
 
 logger = logging.getLogger("ws_responses.connection")
 
-_YIELD_EVERY = 256
-"""Frames after which a task that never blocks lets others run: less than a millisecond. Each time costs some ten frames'
+_YIELD_EVERY = 128
+"""Frames after which a task that never blocks lets others run: about a millisecond on a busy machine. Each time costs some ten frames'
 worth of event loop, and a flush of what the server has gathered."""
 
 _STEPS = 3
