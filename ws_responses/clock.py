@@ -57,5 +57,20 @@ class MonotonicClock:
         return True
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Set a timer of the event loop."""
-        return asyncio.get_running_loop().call_later(max(seconds, 0.0), callback).cancel
+        """Set a timer of the event loop; ``callback`` is called in a task, so that it may start others by anyio."""
+        loop = asyncio.get_running_loop()
+        return loop.call_later(max(seconds, 0.0), _call_in_task, loop, callback).cancel
+
+
+_calls: set[asyncio.Task[None]] = set()
+
+
+def _call_in_task(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    # Where sniffio is installed, anyio knows the library by the current task: a bare callback has none.
+    task = loop.create_task(_call(callback))
+    _calls.add(task)
+    task.add_done_callback(_calls.discard)
+
+
+async def _call(callback: Callable[[], None]) -> None:
+    callback()

@@ -65,7 +65,7 @@ class Watchdog:
             self._wake.set()
 
     def _ring(self) -> None:
-        self._cancel = None
+        self._disarm()
         at = self._look(self._clock.now())
         if not self._stopped:
             self._arm(at)

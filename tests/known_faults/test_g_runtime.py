@@ -1,6 +1,7 @@
 """ASGI and the Python runtime: contexts, generators, tasks and backends, with real frameworks."""
 
 import ast
+import asyncio
 import contextlib
 import gc
 import json
@@ -276,6 +277,24 @@ async def test_a_plain_app_that_never_listens_is_cancelled_and_awaited(caplog: p
             await ws.abort()
             await ws.wait_returned()
             assert ended == ["cleaned"]
+
+
+@pytest.mark.fault("B060", "B142")
+def test_time_limits_hold_in_an_event_loop_that_anyio_has_not_started() -> None:
+    """Servers start their own; a timer's callback has no task there, and whatever it starts by anyio would fail."""
+    app = ScriptedApp()
+    app.script([steps.stall()], [steps.text("Hello"), steps.complete(), steps.stall()])
+    limits = Limits(first_event_timeout_s=0.02, trailing_timeout_s=0.02, idle_timeout_s=0.1, disconnect_grace_s=0)
+
+    async def talk() -> None:
+        async with MemorySocket(ResponsesWebSocketMiddleware(app, limits=limits)) as ws:
+            late = await ws.turn(create())
+            assert late[0]["error"]["code"] == "upstream_timeout"
+            assert response(await ws.turn(create()))["status"] == "completed"
+            await app.wait_idle()
+            assert await ws.wait_closed() == 1001
+
+    asyncio.run(talk())
 
 
 # -- apps that never wait ------------------------------------------------------------------------------------------------
