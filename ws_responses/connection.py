@@ -15,7 +15,7 @@ from ws_responses.errors import Forbidden, Refused, Unauthorized, Unavailable, W
 from ws_responses.flag import Flag
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused, StoreFailed
-from ws_responses.protocol.events import ResponseCreate
+from ws_responses.protocol.events import ResponseCreate, encode_error
 from ws_responses.protocol.session import (
     AbortTurn,
     Action,
@@ -25,6 +25,7 @@ from ws_responses.protocol.session import (
     Session,
     StartTurn,
     Turn,
+    TurnPhase,
     TurnQueued,
     legal_close,
 )
@@ -306,17 +307,16 @@ class Connection:
                 self._unpin_fork(action.turn)
             elif type(action) is Close:
                 self._close(action)
-            elif type(action) is AbortTurn or type(action) is KeepAlive:
-                # It may have ended by an action before this one.
+            elif type(action) is AbortTurn:
+                self._abort_turn(action.turn, action.error)
+            elif type(action) is KeepAlive:
                 run = self._by_turn.get(action.turn)
-                if run is None:
-                    continue
-                if type(action) is AbortTurn:
-                    self._abort(run, action.error)
-                else:
+                if run is not None:
                     self._tasks.start_soon(run.keep_alive)
 
     def _start(self, turn: Turn) -> None:
+        if turn.phase is TurnPhase.ENDED:
+            return  # a hook was told that another turn is over, and closed the connection
         if turn.pin is None:
             self._pin_fork(turn)
         self._unpin_fork(turn, keep=True)
@@ -327,6 +327,16 @@ class Connection:
         run.cancel = self._spawner.spawn(run.run)
         self._busy_until = self.clock.now() + self._look_every_s
         self._watchdog.look_by(self._busy_until)
+
+    def _abort_turn(self, turn: Turn, error: WireError | None) -> None:
+        run = self._by_turn.get(turn)
+        if run is not None:
+            self._abort(run, error)
+        elif turn.phase is not TurnPhase.ENDED:
+            # It was to start by an action that comes after this one.
+            self.perform(self.session.turn_ended(turn, self.clock.now()))
+            if error is not None:
+                self.post(encode_error(error, stream_id=turn.lane.name))
 
     def _abort(self, run: TurnRun, error: WireError | None) -> None:
         run.abort(error)

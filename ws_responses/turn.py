@@ -21,6 +21,7 @@ from ws_responses.protocol.session import Actions, Turn, TurnPhase
 from ws_responses.spawn import Cancel
 from ws_responses.state.history import join_items
 from ws_responses.state.node import Record, ResponseNode, record_bytes
+from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members, warm_up_response
 from ws_responses.upstreams.repair import TurnEnd, TurnStream
@@ -264,14 +265,16 @@ class TurnRun:
 
     async def _finish(self, end: TurnEnd) -> None:
         """Collect, commit, store, free the lane, write: in this order, so that a fast client finds its parent."""
+        code = None
         if end.kind == events.FAILED:
             self._evict_parent()
+            code = failure_code(end.frame)
         else:
             node = self._commit(end)
             if node is not None:
                 await self._connection.store_node(node)
         self._response_id = end.response_id
-        await self._end(end.frame, end.status, None, end.usage)
+        await self._end(end.frame, end.status, code, end.usage)
 
     async def _end(self, frame: bytes, outcome: str, code: str | None, usage: bytes | None = None) -> None:
         if self.ended:

@@ -121,6 +121,15 @@ def error_from_event(event: Mapping[str, Any]) -> WireError:
     return error_from_object(_object(body) or _messaged(event) or event, status=status, headers=kept)
 
 
+def failure_code(event: bytes) -> str | None:
+    """Return the error code of a ``response.failed`` event, None if it names none."""
+    match msgspec.json.decode(event):
+        case {"response": {"error": {"code": str(code)}}}:
+            return code
+        case _:
+            return None
+
+
 def error_from_object(body: Mapping[str, Any], *, status: int | None, headers: Mapping[str, str]) -> WireError:
     """Return the wire error for an OpenAI-style error object; what it lacks is derived from the status or the code."""
     code = _given(body.get("code"))
