@@ -164,7 +164,10 @@ class Connection:
         self._over = Flag()
         self._watchdog = Watchdog(self.clock, self._look)
         self._busy_until = 0.0
-        self._look_every_s = min(self.limits.trailing_timeout_s, self.session.look_every_s)
+        send_s = self.limits.send_timeout_s
+        self._look_every_s = min(
+            self.limits.trailing_timeout_s, self.session.look_every_s, float("inf") if send_s is None else send_s / 4
+        )
         self._idle: anyio.Event | None = None
         self._tasks: TaskGroup
         self._spawner: Spawner
