@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests.conftest import require
 
 
@@ -19,8 +20,8 @@ def test_demo_runs_both_loops_and_ends_by_itself() -> None:
     )
 
     assert run.returncode == 0, run.stderr
-    assert len(re.findall(r"^ +\d+ ( +[\d,.]+){6}$", run.stdout, re.M)) == 21
-    totals = re.search(r"^ all +([\d,]+) +([\d,]+)", run.stdout, re.M)
+    assert len(re.findall(r"^ +\d+ ( +[\d,.]+){6}$", run.stdout, re.MULTILINE)) == 21
+    totals = re.search(r"^ all +([\d,]+) +([\d,]+)", run.stdout, re.MULTILINE)
     assert totals is not None
     http, socket = (int(text.replace(",", "")) for text in totals.groups())
     assert http > 4 * socket

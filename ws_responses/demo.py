@@ -5,6 +5,7 @@ machine, with a scripted model; needs the packages fastapi, uvicorn, websockets 
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import secrets
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,7 +79,7 @@ class Loop:
     """One run of the agent loop."""
 
     name: str
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list[Turn])
 
     @property
     def sent(self) -> int:
@@ -96,10 +97,12 @@ class Transport(Protocol):
 
     def call(self, new_items: list[Any]) -> "Iterator[ResponseStreamEvent]":
         """Send the new items; yield the events of the answer."""
+        ...
 
     @property
     def sent(self) -> int:
         """Bytes of the last request."""
+        ...
 
 
 class HttpTransport:
@@ -122,7 +125,8 @@ class HttpTransport:
             "stream": True,
         }
         self.sent = len(json.dumps(request, separators=(",", ":")))
-        for event in self._client.responses.create(**request):
+        events: Any = self._client.responses.create(**request)
+        for event in events:
             yield event
             if event.type == "response.completed":
                 self._history += [item.model_dump(exclude_none=True) for item in event.response.output]
@@ -190,7 +194,7 @@ def _progress(loop: Loop) -> None:
 
 
 @contextlib.contextmanager
-def serve() -> Iterator[str]:
+def serve() -> Generator[str]:
     """Start the app under uvicorn in a process of its own; give its base URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -239,14 +243,11 @@ def report(http: Loop, ws: Loop) -> None:
 
 def main() -> None:
     """Run the demo."""
-    try:
-        import fastapi  # noqa: F401 - only looked for
-        import openai
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise SystemExit(
-            f"demo: needs the package {error.name}; install ws-responses[dev], or run `make demo`"
-        ) from None
+    for package in ("fastapi", "uvicorn", "websockets", "openai"):
+        if importlib.util.find_spec(package) is None:
+            raise SystemExit(f"demo: needs the package {package}; install ws-responses[dev], or run `make demo`")
+    import openai
+
     os.environ.setdefault("OPENAI_API_KEY", secrets.token_hex(8))
     print(f"One agent loop of {TOOL_CALLS} tool calls, with the openai SDK {openai.__version__} on this machine:\n")
     with serve() as base_url:

@@ -6,7 +6,7 @@ goes to the app untouched and in order (duplicate keys: the last one wins). Erro
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -295,10 +295,16 @@ DELTAS: Final = (
 """The events that come in thousands."""
 
 
+if TYPE_CHECKING:
+    _DeltaType = str
+else:
+    _DeltaType = Literal[DELTAS]  # a tuple of constants, which msgspec reads at run time
+
+
 class DeltaHead(Struct, gc=False):
     """What is read of one delta among many of its kind; ``type`` is the very object in :data:`DELTAS`."""
 
-    type: Literal[DELTAS]  # type: ignore[valid-type] # a tuple of constants, which msgspec reads at run time
+    type: _DeltaType
     sequence_number: int = -1
 
 

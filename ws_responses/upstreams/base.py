@@ -162,7 +162,7 @@ class Emit(Protocol):
     on_abort: Callable[[], None] | None
     in_background: bool
 
-    def event(self, payload: bytes) -> Awaitable[None]:
+    def event(self, payload: bytes, /) -> Awaitable[None]:
         """Take one event (encoded JSON, one object); await the result before the next one: that is the back-pressure.
 
         Events after the terminal one are dropped.
