@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ws_responses import ResponsesWebSocketMiddleware
 
 if TYPE_CHECKING:
-    from openai import OpenAI
     from openai.types.responses import ResponseStreamEvent
 
     from ws_responses._types import ASGIApp
@@ -108,7 +107,7 @@ class Transport(Protocol):
 class HttpTransport:
     """Each call sends the whole conversation."""
 
-    def __init__(self, client: "OpenAI") -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
         self._history: list[Any] = []
         self.sent = 0
