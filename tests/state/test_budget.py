@@ -336,11 +336,14 @@ def test_what_can_never_fit_evicts_nothing(scope: str) -> None:
 
 def test_the_oldest_of_all_connections_goes_first() -> None:
     """Within a tenant, and in the process over tenants: whoever is idle longest pays."""
-    ledger = Ledger(100, BIG)
+    ledger = Ledger(110, BIG)
     first, second = full(ledger, "one", [30, 30]), full(ledger, "two", [30])
     first.cache.get("one 0")
-    assert keep(second, "new", 70)
+    assert keep(second, "new", 40)
     assert first.cache.ids() == ["one 0"]
+    assert second.cache.ids() == ["two 0", "new"]
+    assert keep(first, "more", 40)
+    assert first.cache.ids() == ["one 0", "more"]
     assert second.cache.ids() == ["new"]
 
 
@@ -355,7 +358,7 @@ def test_a_tenants_budget_evicts_that_tenants_only() -> None:
 def test_a_connections_budget_evicts_that_connections_only() -> None:
     """One agent of a team does not cost another its history."""
     ledger = Ledger(BIG, BIG)
-    mine, other = full(ledger, "t", [90], 100), full(ledger, "t", [90], 100)
+    other, mine = full(ledger, "t", [90], 100), full(ledger, "t", [90], 100)
     assert keep(mine, "new", 90)
     assert (mine.cache.ids(), len(other.cache)) == (["new"], 1)
 

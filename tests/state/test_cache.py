@@ -127,6 +127,18 @@ def test_what_was_pinned_by_a_running_turn_counts_as_used_when_it_was() -> None:
     assert evicted(cache) == ["old", "other", "parent"]
 
 
+def test_a_use_while_it_was_pinned_counts() -> None:
+    """A fork's parent that another turn used meanwhile must not go by its older use."""
+    cache = cache_of("a", "b", "c")
+    cache.pin("b")
+    cache.unpin("b")
+    cache.pin("b")
+    cache.get("b")
+    cache.put("d", None, "d")
+    cache.unpin("b")
+    assert evicted(cache) == ["a", "c", "b", "d"]
+
+
 def test_a_parent_that_comes_back_below_its_children_is_no_leaf() -> None:
     """A failed turn evicts a parent, and the store brings it back; dropping it then would free nothing."""
     cache = cache_of("a")

@@ -122,7 +122,7 @@ class NodeMachine(RuleBasedStateMachine):
 
 
 TestNodes = NodeMachine.TestCase
-TestNodes.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestNodes.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 
 
 def chain_of(size: int) -> ResponseNode:

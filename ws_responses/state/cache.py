@@ -140,7 +140,7 @@ class LeafCache(Generic[V]):
 
     def _is_late(self, used: int, id: str) -> bool:  # noqa: A002
         entry = self._entries.get(id)
-        return entry is not None and entry.used == used and not entry.holds and id not in self._leaves
+        return entry is not None and entry.used == used and not entry.holds
 
     def _restore(self, id: str, entry: _Entry[V]) -> None:  # noqa: A002
         """Make an entry a leaf again. It was mostly used before all others, or after them."""
