@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from anyio.lowlevel import checkpoint
+
 from ws_responses._types import Scope, Send
 from ws_responses.errors import WireError
 from ws_responses.protocol.events import encode
@@ -26,19 +28,25 @@ class Handshake:
             cookies, RFC 9113 (8.2.3) have it.
     """
 
-    __slots__ = ("headers", "path", "scope")
+    __slots__ = ("path", "scope")
 
     def __init__(self, scope: Scope) -> None:
-        self.scope = scope
+        headers = scope.get("headers") or ()
+        # ASGI asks for an iterable; one that can be read only once is written down.
+        self.scope = scope if isinstance(headers, list | tuple) else {**scope, "headers": list(headers)}
         self.path: str = scope["path"]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, read anew each time: they are wanted at the upgrade, and then kept by thousands of idle sockets."""
         headers: dict[str, str] = {}
-        for raw_name, raw_value in scope.get("headers") or ():
+        for raw_name, raw_value in self.scope.get("headers") or ():
             name = bytes(raw_name).decode("latin-1").lower()
             value = bytes(raw_value).decode("latin-1")
             if name in headers:
                 value = f"{headers[name]}{'; ' if name == 'cookie' else ', '}{value}"
             headers[name] = value
-        self.headers: Mapping[str, str] = headers
+        return headers
 
     @property
     def bearer_token(self) -> str | None:
@@ -48,7 +56,8 @@ class Handshake:
 
     def credentials_tenant(self, key: bytes) -> str | None:
         """Return a keyed hash of the credentials, None if there are none."""
-        given = [(name, self.headers[name]) for name in CREDENTIAL_HEADERS if self.headers.get(name)]
+        headers = self.headers
+        given = [(name, headers[name]) for name in CREDENTIAL_HEADERS if headers.get(name)]
         if not given:
             return None
         return hmac.new(key, encode(given), hashlib.sha256).hexdigest()
@@ -60,7 +69,8 @@ class Handshake:
         ends TLS the scope says "ws" though the page is secure, so only a page that is not, on a socket that is, is told
         from another by its scheme.
         """
-        origin = self.headers.get("origin")
+        headers = self.headers
+        origin = headers.get("origin")
         if origin is None:
             return True
         theirs = _origin(origin)
@@ -102,6 +112,9 @@ async def deny_with(scope: Scope, send: Send, status: int, headers: Iterable[tup
     headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})
+    # uvicorn (websockets-sansio) notes that the handshake is over only when the connection is lost, and reports an error if
+    # the app returns before: https://github.com/Kludex/uvicorn/pull/3138.
+    await checkpoint()
 
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -265,7 +265,7 @@ class ResponsesWebSocketMiddleware:
             return
         handshake = Handshake(scope)
         settings = self._settings
-        inner = partial(InnerScope, scope, inner_path=settings.inner_path, keep_origin=settings.keep_origin)
+        inner = partial(InnerScope, handshake.scope, inner_path=settings.inner_path, keep_origin=settings.keep_origin)
         with self._registry.seat() as seat:
             try:
                 guest = await self._admit(handshake, inner, seat)
