@@ -30,10 +30,7 @@ def server_with_key(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def server_without_sockets(tmp_path: Path) -> Iterator[Server]:
-    # uvicorn says this of every upgrade that an app refuses with a response, if the app returns before the connection
-    # is closed; the client has got its 426 by then.
-    quirk = "ASGI callable returned without completing handshake."
-    yield from _running(Server("tests.clients.disabled_app:app", tmp_path, tolerated=quirk))
+    yield from _running(Server("tests.clients.disabled_app:app", tmp_path))
 
 
 def _running(server: Server) -> Iterator[Server]:
