@@ -194,10 +194,14 @@ class ToolOutputMissing(InvalidRequest):
 
 
 class RequestTooLarge(InvalidRequest):
-    """The request rebuilt from the chain is larger than the app is to be given."""
+    """The request rebuilt from the chain is larger than the app is to be given.
+
+    The app was not called, and the parent stays: the way out is to compact what it holds.
+    """
 
     status = 413
     code = "request_too_large"
+    ran = False
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(

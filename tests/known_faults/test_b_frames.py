@@ -105,8 +105,7 @@ async def test_a_message_too_big_for_the_app_is_an_error_of_that_turn() -> None:
 async def test_a_rebuilt_request_has_a_limit_and_an_error_of_its_own() -> None:
     """Each delta is small, but the request rebuilt from all of them overwhelms the app.
 
-    The parent is evicted, as the protocol has it for every continuation that ran and failed, but what was stored can be
-    continued: by a new base, for one, as a compaction makes it.
+    The app was not called, so that nothing ran: the parent stays, also where it is not stored, and can be compacted.
     """
     app = ScriptedApp()
     limit = 4000
@@ -114,7 +113,7 @@ async def test_a_rebuilt_request_has_a_limit_and_an_error_of_its_own() -> None:
     key = [(b"authorization", b"Bearer k")]
     parent: str | None = None
     last: dict[str, Any] = {}
-    frame = {"model": "m", "input": "x" * 300}
+    frame = {"model": "m", "input": "x" * 300, "store": False}
 
     async with MemorySocket(middleware, headers=key) as ws:
         for _ in range(100):
@@ -127,7 +126,7 @@ async def test_a_rebuilt_request_has_a_limit_and_an_error_of_its_own() -> None:
         assert (last["type"], last["status"]) == ("error", 413)
         assert (last["error"]["code"], last["error"]["param"]) == ("request_too_large", "input")
         base = [{"type": "compaction", "encrypted_content": "c"}, {"role": "user", "content": "go on"}]
-        compacted = (await ws.turn({"model": "m", "input": base, "previous_response_id": parent}))[-1]
+        compacted = (await ws.turn({"model": "m", "input": base, "previous_response_id": parent, "store": False}))[-1]
 
     assert compacted["type"] == "response.completed"
     assert app.requests[asked].body["input"] == base
