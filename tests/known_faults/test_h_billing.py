@@ -33,7 +33,7 @@ def usage_of(fact: TurnFinished) -> Any:
 ENDS: dict[str, tuple[list[steps.Step], str, str | None]] = {
     "completed": ([steps.text("Hello")], "completed", None),
     "incomplete": ([steps.text("Hel"), steps.incomplete()], "incomplete", None),
-    "failed": ([steps.text("Hel"), steps.fail("server_error")], "failed", None),
+    "failed": ([steps.text("Hel"), steps.fail("rate_limit_exceeded")], "failed", "rate_limit_exceeded"),
     "status": ([steps.status(429)], "error", "rate_limit_exceeded"),
     "raised": ([steps.raise_error(RuntimeError("boom"), after="before")], "error", "server_error"),
     "raised later": ([steps.created(), steps.raise_error(RuntimeError("boom"))], "failed", "server_error"),
