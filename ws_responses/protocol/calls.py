@@ -62,8 +62,8 @@ START: Final = CallState()
 UNKNOWN_BASE: Final = CallState(known=False)
 
 _TYPED_ITEMS: Final = frozenset(CALLS) | frozenset(OUTPUTS) | {"message", ITEM_REFERENCE, COMPACTION, None}
-_type_only = msgspec.json.Decoder(dict[str, Raw]).decode
-_string = msgspec.json.Decoder(str).decode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_string = msgspec.json.Decoder(str | None).decode
 
 
 def input_head(item: Raw | bytes, index: int) -> ItemHead:
@@ -75,15 +75,13 @@ def input_head(item: Raw | bytes, index: int) -> ItemHead:
     where = f"input[{index}]"
     try:
         head = decode_head(item)
-    except msgspec.ValidationError as error:
-        lenient = _unknown_head(item)
-        if lenient is None:
+    except (msgspec.ValidationError, RecursionError):
+        head, wrong = _member_by_member(item)
+        if wrong is None:
             raise InvalidRequest(f"The item {where} must be an object.", param=where) from None
-        if lenient.type in _TYPED_ITEMS:
-            member = str(error).partition("$.")[2].partition("`")[0]
-            path = f"{where}.{member}" if member else where
+        if wrong and ("type" in wrong or head.type in _TYPED_ITEMS):
+            path = f"{where}.{wrong[0]}"
             raise InvalidRequest(f"The field '{path}' must be a string.", param=path) from None
-        return lenient
     if head.type is None and head.role is None:
         raise InvalidRequest(
             f"The item {where} needs a 'type' (or a 'role', if it is a message).", param=f"{where}.type"
@@ -95,19 +93,24 @@ def output_head(item: Raw | bytes) -> ItemHead:
     """Return the head of an item that the upstream made; members of a wrong type count as absent."""
     try:
         return decode_head(item)
-    except msgspec.ValidationError:
-        return _unknown_head(item) or ItemHead()
+    except (msgspec.ValidationError, RecursionError):
+        return _member_by_member(item)[0]
 
 
-def _unknown_head(item: Raw | bytes) -> ItemHead | None:
+def _member_by_member(item: Raw | bytes) -> tuple[ItemHead, list[str] | None]:
+    """Return the head of what is right, and the names of what is not; None if it is no object at all."""
     try:
-        members = _type_only(item)
-    except msgspec.ValidationError:
-        return None
-    try:
-        return ItemHead(type=_string(members["type"]) if "type" in members else None)
-    except msgspec.ValidationError:
-        return ItemHead()
+        members = _members(item)
+    except (msgspec.ValidationError, RecursionError):
+        return ItemHead(), None
+    right: dict[str, str | None] = {}
+    wrong: list[str] = []
+    for name in ItemHead.__struct_fields__:
+        try:
+            right[name] = _string(members.get(name, b"null"))
+        except msgspec.ValidationError:
+            wrong.append(name)
+    return ItemHead(**right), wrong
 
 
 def after_input(state: CallState, heads: Iterable[ItemHead]) -> CallState:

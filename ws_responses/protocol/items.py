@@ -18,7 +18,6 @@ class ItemHead(Struct, frozen=True, gc=False):
     id: str | None = None
     call_id: str | None = None
     approval_request_id: str | None = None
-    name: str | None = None
     status: str | None = None
     execution: str | None = None
 
