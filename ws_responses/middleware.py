@@ -278,7 +278,10 @@ class ResponsesWebSocketMiddleware:
                 with suppress(OSError):
                     await deny(scope, send, refusal)
             else:
-                await self._accept(handshake, inner, receive, send, guest)
+                connection = await self._accept(handshake, inner, receive, send, guest)
+                del guest, inner  # what this frame names stays as long as the socket
+                if connection is not None:
+                    await connection.run()
 
     async def _admit(self, handshake: Handshake, inner: Callable[[], InnerScope], seat: Seat) -> _Guest:
         """Judge an upgrade, the cheap checks first.
@@ -298,7 +301,7 @@ class ResponsesWebSocketMiddleware:
 
     async def _accept(
         self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: _Guest
-    ) -> None:
+    ) -> Connection | None:
         connection = Connection(
             self._registry,
             handshake,
@@ -313,8 +316,8 @@ class ResponsesWebSocketMiddleware:
             await send({"type": "websocket.accept", "headers": self._accept_headers(handshake)})
         except OSError:
             logger.debug("a client left before its upgrade was accepted")
-            return
-        await connection.run()
+            return None
+        return connection
 
     def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:
         if self._settings.handshake_headers is None:

@@ -37,6 +37,8 @@ class Seat:
         registry: Whose place.
     """
 
+    __slots__ = ("_account", "_registry", "_taken")
+
     def __init__(self, registry: "Registry") -> None:
         self._registry = registry
         self._taken = False
