@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.shell import KEY, Client, Shell, code_of, create, error_of, frames_of, id_of, kinds, types_of
 from ws_responses import Principal
@@ -440,6 +443,26 @@ async def test_the_closing_event_of_a_slow_client_is_not_lost() -> None:
             await shell.clock.advance(30)
             frames.append(await ws.receive_json())
         assert sorted(kinds(frames)) == sorted(["created", "in_progress", "completed"] * 2)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_what_an_aborted_turn_has_still_to_write_comes_before_its_closing_event(listens: bool) -> None:
+    """An app that stops takes along what it waits to write: its client would see a gap, or an end without a beginning."""
+    app = ScriptedApp(listen=listens)
+    app.script(lambda _: [steps.text("x" * 20, deltas=20)])
+    shell = Shell(app, {"send_timeout_s": None, "age_grace_s": 10.0, "close_timeout_s": 100.0})
+    async with shell.socket(max_unread=1) as ws, anyio.create_task_group() as tasks:
+        for lane in ("a", "b", "c"):
+            await ws.send_json(create(stream_id=lane))
+        await ws.wait_blocked()
+        tasks.start_soon(shell.middleware.drain)
+        await shell.clock.advance(10 + GRACE)
+        assert shell.facts.outcomes == [("aborted", "server_is_overloaded")] * 3
+        frames = [json.loads(frame) for frame in await ws.read_to_close()]
+        check_wire(frames)
+        assert kinds(frames).count("failed") + kinds(frames).count("error") == 3
+        await shell.clock.advance(1)
+        assert app.running == 0
 
 
 async def test_errors_that_nobody_reads_close_the_socket_too() -> None:
@@ -980,8 +1003,9 @@ def alive(kind: type) -> int:
     return sum(type(each) is kind for each in gc.get_objects())
 
 
-@pytest.mark.parametrize("end", ["close", "abort", "age", "operator"])
-@pytest.mark.parametrize("anonymous", [True, False])
+@pytest.mark.parametrize(
+    ("end", "anonymous"), [("close", True), ("close", False), ("abort", False), ("age", True), ("operator", False)]
+)
 async def test_a_closed_connection_leaves_only_what_is_stored(
     end: str, anonymous: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1055,6 +1079,170 @@ async def test_what_waits_is_let_go_of_at_the_end() -> None:
         await shell.clock.advance(GRACE)
         assert connection.session.queued_bytes == 0
         assert not any(lane.queue for lane in connection.session.lanes.values())
+
+
+# -- whatever happens -------------------------------------------------------------------------------------------------
+
+PLAYS: dict[str, Callable[[], list[steps.Step]]] = {
+    "text": lambda: [steps.text("hello", deltas=3)],
+    "long": lambda: [steps.text("x" * 40, deltas=40)],
+    "tool": lambda: [steps.tool_call("f", {}, "call_1")],
+    "incomplete": lambda: [steps.text("x", finish=False), steps.incomplete()],
+    "failed": lambda: [steps.text("x"), steps.fail()],
+    "status": lambda: [steps.status(500)],
+    "raises": lambda: [steps.text("x"), steps.call(broken)],
+    "raises at once": lambda: [steps.call(broken)],
+    "truncated": lambda: [steps.text("x"), steps.truncate(4)],
+    "stalls": lambda: [steps.stall()],
+    "stalls later": lambda: [steps.text("x"), steps.stall()],
+    "trails": lambda: [steps.text("x"), steps.complete(), steps.stall()],
+    "not streamed": lambda: [steps.text("x"), steps.json_only()],
+}
+
+CREATES = st.fixed_dictionaries(
+    {
+        "do": st.just("create"),
+        "play": st.sampled_from(sorted(PLAYS)),
+        "lane": st.sampled_from([None, None, "a", "b", "one too many", "c"]),
+        "parent": st.none() | st.integers(0, 5),
+        "store": st.sampled_from([None, True, False]),
+        "generate": st.sampled_from([True, True, True, False]),
+    }
+)
+ACTS = st.lists(
+    CREATES
+    | st.fixed_dictionaries({"do": st.just("garbage"), "text": st.sampled_from(["", "{", "[]", '{"type":"x"}'])})
+    | st.fixed_dictionaries({"do": st.just("read"), "frames": st.sampled_from([1, 5, 50])})
+    | st.fixed_dictionaries({"do": st.just("wait"), "seconds": st.sampled_from([0.25, 5.0, 30.0, 61.0, 110.0])}),
+    min_size=2,
+    max_size=14,
+)
+ENDS = st.sampled_from(["close", "abort", "drain", "disconnect", "cancel"])
+
+
+class Chaos:
+    """One connection to which anything may happen."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.app = ScriptedApp(listen=options.pop("listen"))
+        self.app.script(lambda body: PLAYS[body["metadata"]["play"]]())
+        limits = {
+            "max_lanes": 3,
+            "max_running_turns": 3,
+            "max_queued_creates": 3,
+            "max_outgoing_bytes": 2000,
+            "max_connection_age_s": 400.0,
+            "age_grace_s": 30.0,
+            "idle_timeout_s": 300.0,
+            "first_event_timeout_s": 100.0,
+            "event_timeout_s": 100.0,
+        }
+        self.shell = Shell(self.app, limits, **options)
+        self.known = ["resp_unknown"]
+
+    async def act(self, ws: Client, act: dict[str, Any]) -> None:
+        if act["do"] == "wait":
+            await self.shell.clock.advance(act["seconds"])
+        elif act["do"] == "read":
+            await settle()
+            for _ in range(min(act["frames"], ws.unread)):
+                event = await ws.receive_json()
+                if event["type"] == "response.completed":
+                    self.known.append(event["response"]["id"])
+                await settle()
+        elif ws.close_code is None and act["do"] == "garbage":
+            await ws.send_text(act["text"])
+        elif ws.close_code is None and act["do"] == "create":
+            fields = {key: act[key] for key in ("store", "generate")}
+            if act["lane"] is not None:
+                fields["stream_id"] = act["lane"]
+            if act["parent"] is not None:
+                fields["previous_response_id"] = self.known[act["parent"] % len(self.known)]
+            await ws.send_json(create(metadata={"play": act["play"]}, **fields))
+
+    async def end(self, ws: Client, how: str, server: anyio.CancelScope) -> None:
+        if how == "drain":
+            with self.shell.clock.move_on_after(50):
+                await self.shell.middleware.drain()
+        elif how == "disconnect":
+            for connection in list(self.shell.middleware._registry.connections):
+                self.shell.middleware.disconnect(connection.tenant)
+        elif how == "cancel":
+            server.cancel()
+        else:
+            await getattr(ws, how)()
+
+
+@settings(max_examples=100)
+@given(
+    acts=ACTS,
+    end=ENDS,
+    max_unread=st.sampled_from([0, 3, None]),
+    options=st.fixed_dictionaries(
+        {
+            "listen": st.booleans(),
+            "keepalive_s": st.sampled_from([None, 20]),
+            "on_disconnect": st.sampled_from(["cancel", 30]),
+            "age_notice": st.booleans(),
+        }
+    ),
+)
+async def test_whatever_happens_the_wire_stays_legal_and_nothing_is_left(
+    acts: list[dict[str, Any]], end: str, max_unread: int | None, options: dict[str, Any]
+) -> None:
+    """One closing event for each response that began, rising numbers, no overlap on a lane; and in the end no call, no
+    task, no byte of it."""
+    before = tasks_now()
+    chaos = Chaos(dict(options))
+    shell, app = chaos.shell, chaos.app
+    server = anyio.CancelScope()
+
+    async def call(*arguments: Any) -> None:
+        with server:
+            await shell.middleware(*arguments)
+
+    client = Client(call, headers=[KEY], max_unread=max_unread)
+    client.clock = shell.clock
+    async with client as ws:
+        for act in acts:
+            await chaos.act(ws, act)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(chaos.end, ws, end, server)
+            await shell.clock.advance(200)
+        assert app.running == 0
+        assert ws.returned
+        assert ws.cancelled_receives <= 1
+        assert tasks_now() - before == set()
+        check_wire(frames_of(ws))
+    books = shell.middleware
+    assert (books.connections, books.running_turns, books._registry.ledger.connections) == (0, 0, 0)
+    (closed,) = shell.facts.of(ConnectionClosed)
+    assert len(shell.facts.of(TurnFinished)) == closed.turns
+
+
+def check_wire(frames: list[dict[str, Any]]) -> None:
+    """Read the frames as a strict client does."""
+    open_now: dict[str | None, tuple[str, int]] = {}
+    for event in frames:
+        lane = event.get("stream_id")
+        if event["type"] == "error":
+            assert isinstance(event["error"]["code"], str)
+            assert event["status"] >= 400
+            continue
+        number = event["sequence_number"]
+        if event["type"] == "response.created":
+            assert lane not in open_now, "an overlap"
+            assert number == 0
+            open_now[lane] = (event["response"]["id"], 0)
+            continue
+        assert lane in open_now, f"{event['type']} outside of a response"
+        response_id, last = open_now[lane]
+        assert number == last + 1
+        open_now[lane] = (response_id, number)
+        if "response" in event:
+            assert event["response"]["id"] == response_id
+        if event["type"] in {"response.completed", "response.failed", "response.incomplete"}:
+            del open_now[lane]
 
 
 # -- odds and ends ----------------------------------------------------------------------------------------------------

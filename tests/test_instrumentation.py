@@ -207,7 +207,7 @@ async def test_every_end_of_a_turn_is_told_once(name: str) -> None:
     (finished,) = shell.facts.of(TurnFinished)
     (closed,) = shell.facts.of(ConnectionClosed)
     assert closed.turns == 1
-    assert {fact.connection_id for fact in shell.facts if hasattr(fact, "connection_id")} == {closed.connection_id}
+    assert {getattr(fact, "connection_id", None) for fact in shell.facts} == {closed.connection_id}
     assert {fact.turn_id for fact in shell.facts.of(TurnStarted)} <= {finished.turn_id}
     assert finished.model == ("forbidden" if name == "forbidden" else "m")
 
@@ -485,7 +485,8 @@ def test_facts_cannot_be_changed() -> None:
 async def test_our_refusals_are_no_errors_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """A 426 that is intended, a bad key: whoever watches for errors must not be woken by strangers."""
     caplog.set_level(logging.DEBUG)
-    for options in ({"enabled": False}, {"authorize": lambda handshake, model: None}):
+    refusing: list[dict[str, Any]] = [{"enabled": False}, {"authorize": lambda *_: None}]
+    for options in refusing:
         async with Shell(ScriptedApp(), **options).socket() as ws:
             assert ws.denial is not None
     async with Shell(ScriptedApp()).socket() as ws:

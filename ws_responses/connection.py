@@ -343,14 +343,18 @@ class Connection:
 
     def _abort(self, run: TurnRun, error: WireError | None) -> None:
         run.abort(error)
-        self._tasks.start_soon(self._stop, run)
+        # An event of the turn may still wait to be written. An app that stops takes it along, and the closing event would
+        # come after a gap. Without one there is nothing to wait for.
+        self._tasks.start_soon(self._stop, run, None if error is None else self.writer.mark())
 
     def _tell_gone(self, run: TurnRun) -> None:
         run.abort(None)
         if run.on_abort is not None and not run.in_background:
             run.on_abort()
 
-    async def _stop(self, run: TurnRun) -> None:
+    async def _stop(self, run: TurnRun, mark: anyio.Event | None) -> None:
+        if mark is not None:
+            await self.writer.reach(mark)
         await self.writer.let_go()
         self._tell_gone(run)
         await self.clock.wait(self.limits.disconnect_grace_s, self._over.event)

@@ -140,6 +140,15 @@ class Writer:
         """Write a text frame at a place that was taken for it."""
         await self._write_owned({"type": "websocket.send", "text": frame.decode()}, place)
 
+    def mark(self) -> anyio.Event | None:
+        """Mark the end of the queue, for :meth:`reach`; None if nothing is being written or waits."""
+        return self.place() if self._busy else None
+
+    async def reach(self, mark: anyio.Event) -> None:
+        """Return when all that came before the mark is written."""
+        await self._arrive(mark)
+        self.release()
+
     async def close(self, code: int, reason: str) -> None:
         """Write the close frame, after all that waits; nothing follows it."""
         await self._write_owned({"type": "websocket.close", "code": code, "reason": reason}, self.place())
