@@ -1,5 +1,6 @@
 """How connections and turns end: clients that leave, stall or flood, apps that do not stop, limits of time."""
 
+import asyncio
 import gc
 import itertools
 import json
@@ -277,27 +278,31 @@ async def test_a_call_that_the_server_cancels_ends_in_order_too(listens: bool) -
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_call_whose_task_is_cancelled_ends_in_order_too() -> None:
-    """As servers on asyncio do it: without a cancel scope."""
-    import asyncio
-
-    app = ScriptedApp(listen=True)
+@pytest.mark.parametrize("listens", [True, False])
+async def test_a_call_whose_task_is_cancelled_ends_in_order_too(listens: bool) -> None:
+    """As servers on asyncio do it, without a cancel scope; one that cancels again does not want to wait."""
+    app = ScriptedApp(listen=listens)
     app.script([steps.created(), steps.stall()])
     shell = Shell(app)
-    tasks: list[asyncio.Task[None]] = []
+    calls: list[asyncio.Task[None]] = []
 
     async def server(*call: Any) -> None:
-        tasks.append(asyncio.ensure_future(shell.middleware(*call)))
-        await asyncio.wait(tasks)
+        calls.append(asyncio.ensure_future(shell.middleware(*call)))
+        await asyncio.wait(calls)
 
     async with MemorySocket(server) as ws:
         await ws.send_json(create())
         await app.wait_events(2)
-        tasks[0].cancel()
+        calls[0].cancel()
         await settle()
-        assert tasks[0].cancelled()
-        assert app.requests[0].outcome == "disconnected"
+        if not listens:
+            assert app.running == 1
+            calls[0].cancel()
+            await settle()
+        assert calls[0].cancelled()
+        assert app.requests[0].outcome == ("disconnected" if listens else "cancelled")
         assert app.running == 0
+    assert shell.middleware.connections == 0
 
 
 # -- on_disconnect ----------------------------------------------------------------------------------------------------

@@ -189,8 +189,14 @@ class Connection:
                 try:
                     code = await self._read()
                 finally:
-                    with anyio.CancelScope(shield=True):
-                        await self._wind_up()
+                    try:
+                        with anyio.CancelScope(shield=True):
+                            await self._wind_up()
+                    finally:
+                        # Also if the server does not wait for all that, but cancels once more.
+                        self._watchdog.stop()
+                        for run in self._runs:
+                            run.cancel()
                     self._tasks.cancel_scope.cancel()
         finally:
             self._forget()
@@ -266,7 +272,6 @@ class Connection:
             run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
         # The helpers end by themselves: the traceback of a cancelled task would lead back to here.
-        self._watchdog.stop()
         for fact in (self._over, self._close_written):
             fact.set()
         if self._runs:
