@@ -45,11 +45,14 @@ class WireError(WSResponsesError):
     Args:
         message: Text for the client.
         param: Path of the field at fault, for example ``input[2].call_id``.
-        code: Overrides the class's string code.
+        code: Overrides the class's string code, unless it is empty.
         status: Overrides the class's HTTP status (400..599).
         type: Overrides the class's error type.
         headers: Headers worth keeping, lower-case names (``retry-after``, rate limits).
         extra: Further members of the ``error`` object, kept from an app's own error body.
+
+    Raises:
+        ValueError: The status is none of an error: clients would take the frame for a success, or ignore it.
     """
 
     status: int = 500
@@ -72,11 +75,13 @@ class WireError(WSResponsesError):
         super().__init__(message)
         self.message = message
         self.param = None if param is None else excerpt(param)
-        if code is not None:
+        if code:
             self.code = code
         if status is not None:
+            if not 400 <= status <= 599:
+                raise ValueError(f"the status of an error is 400..599, not {status!r}")
             self.status = status
-        if type is not None:
+        if type:
             self.type = type
         self.headers: Mapping[str, str] = headers or {}
         self.extra: Mapping[str, object] = extra or {}
@@ -90,7 +95,7 @@ class WireError(WSResponsesError):
 
 
 class InvalidRequest(WireError):
-    """The request is wrong; nothing ran."""
+    """The request is wrong."""
 
     status = 400
     type = "invalid_request_error"

@@ -16,7 +16,7 @@ class Limits:
     """Bounds of one middleware.
 
     Raises:
-        ConfigurationError: If a number is negative, or zero where that would serve nobody.
+        ConfigurationError: If a number is negative, is zero where that would serve nobody, or is no number at all.
     """
 
     # -- what a client may send
@@ -103,8 +103,10 @@ class Limits:
                 if "None" not in str(field.type):
                     raise ConfigurationError(f"{field.name} must be a number, not None")
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ConfigurationError(f"{field.name} must be a number, not {type(value).__name__}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - NaN
+                raise ConfigurationError(f"{field.name} must be a number, not {value!r}")
+            if isinstance(value, float) and not field.name.endswith("_s"):
+                raise ConfigurationError(f"{field.name} must be a whole number, not {value!r}")
             if value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO):
                 raise ConfigurationError(f"{field.name} must be positive, not {value!r}")
 

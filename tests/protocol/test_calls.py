@@ -206,6 +206,14 @@ def test_tool_search_of_the_server_is_nothing_for_the_client() -> None:
     assert after_input(START, heads(call, output)) == START
 
 
+def test_a_tool_search_output_is_the_clients_unless_it_says_otherwise() -> None:
+    """A client that leaves ``execution`` out still answers its call."""
+    state = after(a_call("tool_search"))
+    assert after_input(state, heads({"type": "tool_search_output", "call_id": "c1", "tools": []})) == START
+    with pytest.raises(ToolCallNotFound):
+        after_input(START, heads({"type": "tool_search_output", "call_id": "c1", "tools": []}))
+
+
 def test_a_local_shell_answer_may_name_its_call_by_id() -> None:
     """The reference has ``id``, Codex and the SDKs ``call_id``; with both, the latter counts (Codex gives each item an id)."""
     state = after(a_call("local_shell"))

@@ -79,7 +79,7 @@ def input_head(item: Raw | bytes, index: int) -> ItemHead:
         head, wrong = _member_by_member(item)
         if wrong is None:
             raise InvalidRequest(f"The item {where} must be an object.", param=where) from None
-        if wrong and ("type" in wrong or head.type in _TYPED_ITEMS):
+        if wrong and head.type in _TYPED_ITEMS:
             path = f"{where}.{wrong[0]}"
             raise InvalidRequest(f"The field '{path}' must be a string.", param=path) from None
     if head.type is None and head.role is None:
