@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
-from ws_responses._types import Receive, Send
+from ws_responses._types import Message, Receive, Send
 from ws_responses.errors import Forbidden, Refused, Unauthorized, Unavailable, WireError
 from ws_responses.flag import Flag
 from ws_responses.handshake import Handshake
@@ -212,17 +212,24 @@ class Connection:
 
     async def _read(self) -> int:
         """Hand every frame to the session at once; always wait in ``receive``, also during turns (asgi fact 1)."""
-        receive, session, clock = self._receive, self.session, self.clock
+        receive = self._receive
         while True:
-            message = await receive()
-            kind = message["type"]
-            if kind == "websocket.receive":
-                text = message.get("text")
-                data = text if text is not None else message.get("bytes")
-                if data is not None:
-                    self.perform(session.frame_received(data, clock.now()))
-            elif kind == "websocket.disconnect":
-                return int(message.get("code") or _NO_STATUS)
+            # No variable here may hold the message: it would stay in memory until the next one comes.
+            code = self._take(await receive())
+            if code is not None:
+                return code
+
+    def _take(self, message: Message) -> int | None:
+        """Hand on one message of the server; return the close code if it is the last."""
+        kind = message["type"]
+        if kind == "websocket.receive":
+            text = message.get("text")
+            data = text if text is not None else message.get("bytes")
+            if data is not None:
+                self.perform(self.session.frame_received(data, self.clock.now()))
+        elif kind == "websocket.disconnect":
+            return int(message.get("code") or _NO_STATUS)
+        return None
 
     def _look(self, now: float) -> float:
         """Look at all time limits of the connection; return when to look again."""
