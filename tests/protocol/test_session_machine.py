@@ -46,6 +46,7 @@ class Known:
     state: str = "waiting"
     nth: int = 0
     alive_at: float = 0.0
+    kept_at: float = 0.0
     heard: bool = False
     excused: bool = False
     ends: list[str] = field(default_factory=list)
@@ -189,6 +190,7 @@ class SessionMachine(RuleBasedStateMachine):
                 assert known.state == "running"
                 assert self.keepalive is not None
                 assert self.now >= known.alive_at + self.keepalive
+                known.kept_at = self.now
             elif isinstance(action, Close):
                 self.phase = "closing"
                 self.closed.append(action.code)
@@ -230,7 +232,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def start(self, known: Known) -> None:
         known.state = "running"
-        known.alive_at = self.now
+        known.alive_at = known.kept_at = self.now
         known.nth = sum(each.nth > 0 for each in self.turns) + 1
 
     def expect_finish(self, actions: Actions) -> list[Action]:
@@ -482,6 +484,9 @@ class SessionMachine(RuleBasedStateMachine):
                 patience = self.patience(known)
                 if patience is not None and not known.excused:
                     assert self.now < known.alive_at + patience * LOOKS + 1e-6, "silence was not noticed"
+                if self.keepalive is not None and not known.excused:
+                    quiet_since = max(known.alive_at, known.kept_at)
+                    assert self.now < quiet_since + self.keepalive * LOOKS + 1e-6, "no sign of life"
 
     # -- the operator ------------------------------------------------------------------------------------------------
 

@@ -73,9 +73,9 @@ def pick(data: st.DataObject, values: list[T]) -> T:
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    PROCESS = 900
-    TENANT = 600
-    CONNECTION = 400
+    PROCESS = 1800
+    TENANT = 1300
+    CONNECTION = 900
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,12 +113,14 @@ class BudgetMachine(RuleBasedStateMachine):
             connection.cache.pin(known)
         if data.draw(st.booleans()):
             turn.tools = connection.interner.intern(data.draw(st.sampled_from([b"[]", b"[1]", b"[22]"])))
+            if turn.tools is not None and data.draw(st.booleans()):
+                assert turn.tools.value == msgspec.json.decode(turn.tools.raw)
         self.held.turns.append(turn)
 
     @precondition(lambda self: self.held.turns)
     @rule(
         data=st.data(),
-        size=st.sampled_from([10, 60, 150, 390, 401, 601, 901]),
+        size=st.sampled_from([10, 60, 150, 390, 901, 1301, 1801]),
         stored=st.booleans(),
         base=st.sampled_from([False, False, False, True]),
     )
@@ -246,7 +248,7 @@ class BudgetMachine(RuleBasedStateMachine):
                 charge(budget, record.size)
         for value in values.values():
             for budget in value._budgets:
-                charge(budget, len(value.raw) + INTERNED_BYTES)
+                charge(budget, value._size)
         known = [self.ledger.process, *self.ledger._tenants.values()]
         known += [connection.budget for connection in self.held.connections]
         for budget in known:
@@ -455,6 +457,37 @@ def test_equal_values_are_kept_once() -> None:
     assert connection.budget.used == connection.account.used == len(raw) + INTERNED_BYTES
     assert first.value == msgspec.json.decode(raw)
     assert first.value is first.value
+
+
+def test_a_decoded_value_is_charged_what_it_costs() -> None:
+    """It takes five times the bytes of usual tools, and more of others; thousands of connections may have one."""
+    connection = full(Ledger(BIG, BIG), "t", [])
+    tools = [{"type": "function", "name": f"f{n}", "parameters": {"x": [n, {}, [], None, "text"]}} for n in range(200)]
+    value = connection.interner.intern(msgspec.json.encode(tools))
+    assert value is not None
+    before = connection.budget.used
+    tracemalloc.start()
+    start = tracemalloc.get_traced_memory()[0]
+    assert value.value == tools
+    used = tracemalloc.get_traced_memory()[0] - start
+    tracemalloc.stop()
+    assert used <= connection.budget.used - before <= 3 * used
+    assert value.value is value.value
+    del value
+    connection.interner.clear()
+    assert connection.budget.used == connection.account.used == 0
+
+
+def test_a_decoded_value_that_does_not_fit_is_not_kept() -> None:
+    """It is decoded anew each time then: slower, but within the budget."""
+    raw = b"[[],[],[]]"
+    connection = full(Ledger(BIG, BIG), "t", [], len(raw) + INTERNED_BYTES + 100)
+    value = connection.interner.intern(raw)
+    assert value is not None
+    before = connection.budget.used
+    assert value.value == value.value == [[], [], []]
+    assert value.value is not value.value
+    assert connection.budget.used == before
 
 
 def test_values_of_equal_length_are_told_apart() -> None:

@@ -482,7 +482,7 @@ class Session:
     def _start(self, turn: Turn, now: float) -> StartTurn:
         turn.move(TurnInput.START)
         turn.lane.running = turn
-        turn.heard_at = now
+        turn.heard_at = turn.kept_alive_at = now
         self.running.append(turn)
         self.turns_started += 1
         return StartTurn(turn)

@@ -1,6 +1,7 @@
 """Values that come with every turn and rarely change: kept once per connection, decoded once."""
 
 from collections.abc import Callable
+from sys import getsizeof
 from typing import Any, Final
 
 import msgspec
@@ -18,23 +19,46 @@ Reserve = Callable[[int], tuple[Budget, ...] | None]
 class Interned:
     """One distinct value: its bytes and, on demand, what they decode to."""
 
-    __slots__ = ("_budgets", "_decoded", "raw")
+    __slots__ = ("_budgets", "_decoded", "_size", "raw")
 
     def __init__(self, raw: bytes, budgets: tuple[Budget, ...]) -> None:
         self.raw = raw
         self._budgets = budgets
+        self._size = len(raw) + INTERNED_BYTES
         self._decoded: Any = None
 
     def __del__(self) -> None:
         for budget in self._budgets:
-            budget.used -= len(self.raw) + INTERNED_BYTES
+            budget.used -= self._size
 
     @property
     def value(self) -> Any:
-        """The decoded value; decoded at the first use and shared: do not change it."""
-        if self._decoded is None:
-            self._decoded = msgspec.json.decode(self.raw)
-        return self._decoded
+        """The decoded value; decoded at the first use and shared, if the budgets have room for it: do not change it."""
+        if self._decoded is not None:
+            return self._decoded
+        decoded = msgspec.json.decode(self.raw)
+        size = _memory(decoded)
+        if all(budget.has_room(size) for budget in self._budgets):
+            for budget in self._budgets:
+                budget.used += size
+            self._size += size
+            self._decoded = decoded
+        return decoded
+
+
+def _memory(decoded: Any) -> int:
+    """Return the bytes that a decoded value takes: five to twenty times those of its encoded form."""
+    size = 0
+    rest = [decoded]
+    while rest:
+        value = rest.pop()
+        size += getsizeof(value)
+        if type(value) is list:
+            rest += value
+        elif type(value) is dict:
+            rest += value
+            rest += value.values()
+    return size
 
 
 class Interner:
