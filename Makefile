@@ -13,7 +13,7 @@ TESTS ?= not clients and not slow
 ARGS ?=
 PYTEST = $(BIN)/python -m pytest -q
 
-.PHONY: help demo test slow check format servers clients bench soak clean distclean
+.PHONY: help demo test slow fuzz check format servers clients bench soak clean distclean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -27,6 +27,10 @@ test: $(STAMP) ## the tests (without: slow, real clients)
 
 slow: $(STAMP) ## the slow tests that need neither servers nor clients
 	@$(PYTEST) -m "slow and not servers and not clients" $(ARGS)
+
+# The dump after a minute is for tests that hang; these are meant to take long.
+fuzz: $(STAMP) ## frames and streams at random, new ones each time: FUZZ_EXAMPLES=20000 for more of them
+	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-5000} HYPOTHESIS_PROFILE=dev $(PYTEST) -o faulthandler_timeout=0 tests/fuzz $(ARGS)
 
 check: $(STAMP) ## lint, format, types
 	@$(BIN)/ruff check --quiet .

@@ -520,6 +520,17 @@ async def test_an_app_that_listens_is_not_stopped_while_its_last_chunk_is_on_its
         assert response(await ws.collect())["status"] == "completed"
 
 
+@pytest.mark.fault("B133")
+@pytest.mark.parametrize("bad", ["item", "output"])
+async def test_an_event_that_cannot_be_sent_leaves_nothing_half_announced(bad: str) -> None:
+    """A failure must not end a response that the client has never heard of."""
+    event: Event = {"type": "response.output_item.done", "output_index": 0}
+    if bad == "output":
+        event = {"type": "response.completed", "response": {"id": "resp_a", "output": [7]}}
+
+    assert failure(await play(sse(event))) == (502, "upstream_error", None)
+
+
 @pytest.mark.fault("B128")
 async def test_the_app_is_not_cut_off_while_it_still_ends_in_time() -> None:
     """Work after the terminal event (saving, logging) is usual; only an app that stays is closed."""

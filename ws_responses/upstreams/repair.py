@@ -206,11 +206,16 @@ class TurnStream:
         self._trusted = None
         if payload.strip() == b"[DONE]":
             return []
+        told = self._created, self._next, self._renumber
         try:
             event = read_event(payload)
             self.repaired_surrogates += event.mended
             return self._feed(event.payload, event.head)
-        except (msgspec.DecodeError, RecursionError):
+        except (WireError, msgspec.DecodeError, RecursionError) as error:
+            # What was to come before the event is not sent: the closing frame must not build on it.
+            self._created, self._next, self._renumber = told
+            if isinstance(error, WireError):
+                raise
             # A part of it that is read only for some types: a number beyond all ranges, nesting at the limit.
             raise UpstreamError("The upstream sent an event that cannot be read.") from None
 
