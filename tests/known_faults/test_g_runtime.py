@@ -372,6 +372,34 @@ async def test_an_app_that_never_waits_can_be_stopped_and_starves_nobody(what: s
 
 
 @pytest.mark.fault("B138")
+async def test_an_app_that_takes_no_notice_of_the_errors_of_its_sends_is_stopped_too() -> None:
+    """It is told by an OSError that its client has gone, swallows that, and never waits: only our ``send`` can end it."""
+    tries = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal tries
+        head = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        while tries < MANY:
+            tries += 1
+            with contextlib.suppress(OSError):
+                await send({"type": "http.response.body", "body": DELTA, "more_body": True})
+
+    middleware = ResponsesWebSocketMiddleware(app, limits=Limits(disconnect_grace_s=0), probe=False)
+    async with (
+        MemorySocket(middleware, max_unread=None) as ws,
+        MemorySocket(ResponsesWebSocketMiddleware(ScriptedApp())) as healthy,
+    ):
+        await ws.send_json({"type": "response.create", **create()})
+        await eventually(lambda: tries > 0)
+        await ws.abort()
+        assert response(await healthy.turn(create()))["status"] == "completed"
+        await ws.wait_returned()
+
+    assert tries < MANY / 10
+
+
+@pytest.mark.fault("B138")
 async def test_an_app_that_runs_on_for_its_usage_starves_nobody_either() -> None:
     """With ``on_disconnect`` seconds its events go nowhere after the client has left, so no write waits."""
     app = NeverWaiting(HEAD, DELTA)

@@ -133,11 +133,11 @@ class AppCall:
     # -- single messages ---------------------------------------------------------------------------------------------
 
     async def _take(self, message: Message) -> None:
-        if self.gone:
-            raise ClientGoneError("the client of this turn has gone")
         self._taken += 1
         if not self._taken % _YIELD_EVERY:
             await checkpoint()  # an app that never waits must not starve the others, nor those who would stop it
+        if self.gone:
+            raise ClientGoneError("the client of this turn has gone")
         kind = message["type"]
         if kind == "http.response.start":
             self._start(message)
