@@ -45,7 +45,7 @@ def check(
     **members: Any,
 ) -> CallState:
     frame = create(list(given_items), **members)
-    return check_input(frame, parent, heads_of(frame.input), base_known=base_known, open_calls=open_calls)
+    return check_input(frame, parent, heads_of(frame.items()), base_known=base_known, open_calls=open_calls)
 
 
 # -- the whole conversation ----------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_generating_turn_must_answer() -> None:
     for given_input in ("text", [], None, [USER]):
         frame = create(given_input)
         with pytest.raises(ToolOutputMissing):
-            check_input(frame, OPEN, heads_of(frame.input))
+            check_input(frame, OPEN, heads_of(frame.items()))
 
 
 @pytest.mark.parametrize("member", [{"generate": False}, {"prompt_cache_options": {"prewarm": True}}])

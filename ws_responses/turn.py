@@ -157,7 +157,8 @@ class TurnRun:
     def _validate(self) -> None:
         """Step 2: the delta, with what the parent's state carries; what is kept of the frame is copied here."""
         create, info = self.turn.create, self.info
-        heads = heads_of(create.input)
+        items = create.items()
+        heads = heads_of(items)
         self._calls = check_input(
             create,
             self._parent.record.calls if self._parent is not None else None,
@@ -166,12 +167,12 @@ class TurnRun:
             open_calls=self._connection.settings.open_calls,
         )
         info.base = starts_base(heads)
-        info.encoded_delta = join_items(create.input, create.text_input)
+        info.encoded_delta = join_items(items, create.text_input)
         if create.warm_up:
             settings = (create.body.get(name, b"") for name in ("tools", "instructions"))
             self._connection.count_warm_up(len(info.encoded_delta) + sum(len(bytes(raw)) for raw in settings))
         info.keep(self._connection.interner)
-        create.input = ()
+        create.array_input = None
 
     async def _warm_up(self) -> None:
         """Answer a turn that generates nothing; its items are kept and can be continued."""

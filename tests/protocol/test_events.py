@@ -1,6 +1,7 @@
 """Frames are read as the protocol says, byte-exact, and nothing that a peer sends raises anything but its own refusal."""
 
 import json
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +52,7 @@ def values(create: ResponseCreate) -> dict[str, Any]:
 def given_input(create: ResponseCreate) -> Any:
     if create.text_input is not None:
         return json.loads(bytes(create.text_input))
-    return [json.loads(bytes(item)) for item in create.input] if create.has_input else None
+    return [json.loads(bytes(item)) for item in create.items()] if create.has_input else None
 
 
 # -- what a frame means --------------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ def test_items_are_split_byte_exact(drawn: list[Any]) -> None:
     """An item that changes on its way misses every cache keyed by its bytes."""
     spellings = [json.dumps(item, indent=2, ensure_ascii=False) for item in drawn]
     create = parsed('{"input": [ ' + " , ".join(spellings) + " ] }")
-    assert [bytes(item).decode() for item in create.input] == spellings
+    assert [bytes(item).decode() for item in create.items()] == spellings
     assert create.has_input
 
 
@@ -323,6 +324,29 @@ def test_long_response_ids(length: int, good: bool) -> None:
 def test_numbers_within_range_pass_as_they_are(number: str) -> None:
     """Only what no double can hold is refused."""
     assert bytes(parsed(f'{{"temperature":{number}}}').body["temperature"]) == number.encode()
+
+
+@pytest.mark.parametrize(("members", "good"), [(1023, True), (1024, True), (1025, False)])
+def test_the_number_of_members_is_bounded(members: int, good: bool) -> None:
+    """Half a million tiny ones would take twenty times their bytes while the create waits."""
+    frame = {"type": "response.create", **{str(number): 1 for number in range(members - 1)}}
+    actions = make_session().frame_received(json.dumps(frame), 1.0)
+    if good:
+        assert len(started(actions).body) == members - 1
+    else:
+        assert refusal(actions) == Refusal("invalid_request")
+
+
+def test_a_waiting_create_takes_not_much_more_than_its_bytes() -> None:
+    """The bound of the queue is one of memory: many tiny items must not take thirty times what it says."""
+    text = '{"type":"response.create","input":[' + "1," * 100_000 + "1]}"
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    create = parsed(text)
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert used < len(text) / 10
+    assert len(create.items()) == 100_001
 
 
 # -- wrapped frames ------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ def turn(frame: bytes | dict[str, Any], parent: ResponseNode | None = None) -> C
     create = parse_create(decode_members(text), None, len(text))
     info = CurrentTurn("turn_1", create, "tenant", None)
     info.parent = parent
-    info.base = starts_base(heads_of(create.input))
-    info.encoded_delta = join_items(create.input, create.text_input)
+    info.base = starts_base(heads_of(create.items()))
+    info.encoded_delta = join_items(create.items(), create.text_input)
     return info
 
 

@@ -34,6 +34,9 @@ SOCKET_FIELDS: Final = frozenset({"type", "stream_id", "generate"})
 IGNORED_FIELDS: Final = frozenset({"stream", "stream_options", "background"})
 """Members that mean nothing on a socket: real clients send ``stream: true``."""
 
+MAX_MEMBERS: Final = 1024
+"""Most members of a create: the API knows some forty, and each costs twenty times its bytes while the create waits."""
+
 MAX_ID_CHARS: Final = 2048
 """Longest ``previous_response_id``: LiteLLM's ids have 441 characters."""
 
@@ -55,8 +58,9 @@ class ResponseCreate(Struct):
 
     Attributes:
         body: Members for the app, raw and in order: no socket members, no ``previous_response_id``, no ``input``.
-        input: The items given, raw; empty if there were none.
-        text_input: The raw string if ``input`` was a string.
+        array_input: The raw array if ``input`` was one; split into items when the turn runs, since a waiting create must not
+            take thirty times its bytes.
+        text_input: The raw string if it was a string.
         lane: ``stream_id``, or None for the default lane.
         model: As sent.
         previous_response_id: The parent's id.
@@ -69,7 +73,7 @@ class ResponseCreate(Struct):
     """
 
     body: dict[str, Raw]
-    input: Sequence[Raw]
+    array_input: Raw | None
     text_input: Raw | None
     has_input: bool
     lane: str | None
@@ -80,6 +84,10 @@ class ResponseCreate(Struct):
     conversation: bool
     prompt: bool
     size: int
+
+    def items(self) -> Sequence[Raw]:
+        """Return the items given, raw; empty if there were none."""
+        return () if self.array_input is None else _decode_items(self.array_input)
 
     @property
     def stored(self) -> bool:
@@ -153,6 +161,8 @@ def parse_create(members: dict[str, Raw], lane: str | None, size: int) -> Respon
     Raises:
         MalformedFrame: A member that the socket needs has the wrong type, or a number is beyond all ranges.
     """
+    if len(members) > MAX_MEMBERS:
+        raise MalformedFrame(f"The frame must have at most {MAX_MEMBERS} members.", code="invalid_request")
     _check_numbers(members)
     model = _typed(members, "model", _decode_opt_str, "a string or null")
     parent = _typed(members, "previous_response_id", _decode_opt_str, "a string or null")
@@ -178,7 +188,7 @@ def parse_create(members: dict[str, Raw], lane: str | None, size: int) -> Respon
             param="conversation",
             code="invalid_request",
         )
-    items, text = _input(members)
+    array, text = _input(members)
     warm_up = generate is False or _prewarms(members)
     prompt = _given(members, "prompt")
     has_input = _given(members, "input")
@@ -186,7 +196,7 @@ def parse_create(members: dict[str, Raw], lane: str | None, size: int) -> Respon
         members.pop(name, None)
     return ResponseCreate(
         body=members,
-        input=items,
+        array_input=array,
         text_input=text,
         has_input=has_input,
         lane=lane,
@@ -230,19 +240,18 @@ def _first(raw: Raw | None) -> bytes:
     return b"" if raw is None else bytes(memoryview(raw)[:1])
 
 
-def _input(members: Mapping[str, Raw]) -> tuple[Sequence[Raw], Raw | None]:
+def _input(members: Mapping[str, Raw]) -> tuple[Raw | None, Raw | None]:
     raw = members.get("input")
     first = _first(raw)
     if raw is None or first == b"n":
-        return (), None
+        return None, None
     if first == b'"':
-        return (), raw
-    try:
-        return _decode_items(raw), None
-    except msgspec.ValidationError:
-        raise MalformedFrame(
-            "The field 'input' must be a string or an array of items.", param="input", code="invalid_request"
-        ) from None
+        return None, raw
+    if first == b"[":
+        return raw, None
+    raise MalformedFrame(
+        "The field 'input' must be a string or an array of items.", param="input", code="invalid_request"
+    )
 
 
 def _prewarms(members: Mapping[str, Raw]) -> bool:
