@@ -217,3 +217,10 @@ def test_excerpts() -> None:
     assert excerpt("x" * 257) == "x" * 256 + "..."
     assert excerpt("abc", 2) == "ab..."
     assert WireError("m", param="x" * 1000).param == "x" * 256 + "..."
+
+
+def test_texts_of_operators_can_always_be_sent() -> None:
+    """A name out of a header may hold lone surrogates; the error must not fail by that."""
+    error = Refused("no \udcff \u00e9", code="c\ud800", type="t\ud800", param="p\ud800")
+    told = json.loads(encode_error(error))["error"]
+    assert told == {"message": "no ? \u00e9", "code": "c?", "type": "t?", "param": "p?"}

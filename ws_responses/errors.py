@@ -39,6 +39,11 @@ def excerpt(text: str, limit: int = 256) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
+def _sendable(text: str) -> str:
+    # An operator's text may come from a header or a path, with lone surrogates in it; UTF-8 has none.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class WireError(WSResponsesError):
     """A failure that the client is told, with its wire representation.
 
@@ -72,17 +77,18 @@ class WireError(WSResponsesError):
         headers: Mapping[str, str] | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> None:
+        message = _sendable(message)
         super().__init__(message)
         self.message = message
-        self.param = None if param is None else excerpt(param)
+        self.param = None if param is None else excerpt(_sendable(param))
         if code:
-            self.code = code
+            self.code = _sendable(code)
         if status is not None:
             if not 400 <= status <= 599:
                 raise ValueError(f"the status of an error is 400..599, not {status!r}")
             self.status = status
         if type:
-            self.type = type
+            self.type = _sendable(type)
         self.headers: Mapping[str, str] = headers or {}
         self.extra: Mapping[str, object] = extra or {}
 
