@@ -104,6 +104,8 @@ def test_garbage_is_one_error_frame(frame: str | bytes) -> None:
 
 
 @given(st.one_of(st.text(), st.binary(), client_frames()))
+@example("\ud800")
+@example('{"a":"\ud800"}')
 def test_garbage_is_a_malformed_frame(frame: str | bytes) -> None:
     """Callers of the decoder catch wire errors only."""
     with suppress(MalformedFrame):
@@ -318,6 +320,19 @@ def test_long_response_ids(length: int, good: bool) -> None:
         assert started(actions).previous_response_id == "r" * length
     else:
         assert refusal(actions) == Refusal("invalid_request", "previous_response_id")
+
+
+@pytest.mark.parametrize("nothing", ['""', "null"])
+def test_an_empty_parent_is_none(nothing: str) -> None:
+    """Clients that fill a struct send the empty string for what they do not have."""
+    assert parsed(f'{{"previous_response_id":{nothing}}}').previous_response_id is None
+
+
+@pytest.mark.parametrize(("store", "stored"), [("true", True), ("null", True), ("false", False)])
+def test_store_is_true_unless_it_says_otherwise(store: str, stored: bool) -> None:
+    """The API's default."""
+    assert parsed(f'{{"store":{store}}}').stored is stored
+    assert parsed("{}").stored
 
 
 @pytest.mark.parametrize("number", ["1e308", "-1.7976931348623157e308", "1" * 300, "1e-999", "0", "-0.0"])

@@ -26,6 +26,7 @@ from ws_responses.protocol.session import (
     KeepAlive,
     Send,
     Session,
+    SessionInput,
     SessionPhase,
     StartTurn,
     Turn,
@@ -548,6 +549,21 @@ def test_what_the_turn_table_lacks_is_a_bug_of_the_caller(phase: TurnPhase, stim
         with pytest.raises(LocalProtocolError):
             turn.move(stimulus)
         assert turn.phase is phase
+
+
+@pytest.mark.parametrize("phase", SessionPhase)
+@pytest.mark.parametrize("stimulus", SessionInput)
+def test_what_the_session_table_lacks_is_a_bug_of_ours(phase: SessionPhase, stimulus: SessionInput) -> None:
+    """The table is the one place that says what a connection may become."""
+    session = make_session()
+    session.phase = phase
+    if stimulus in SESSION_TABLE[phase]:
+        session._move(stimulus)
+        assert session.phase is SESSION_TABLE[phase][stimulus]
+    else:
+        with pytest.raises(LocalProtocolError):
+            session._move(stimulus)
+        assert session.phase is phase
 
 
 def imports(module: Path) -> set[str]:
