@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from websockets.client import ClientProtocol
-from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory, PerMessageDeflate
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.uri import parse_uri
@@ -264,6 +264,11 @@ def create(**members: Any) -> str:
 def masked(opcode: Opcode, data: bytes, *, fin: bool = True) -> bytes:
     """Return a client's frame."""
     return Frame(opcode, data, fin).serialize(mask=True)
+
+
+def compressed(data: bytes) -> bytes:
+    """Return a client's text frame, compressed in a window that every server here agrees to."""
+    return Frame(Opcode.TEXT, data).serialize(mask=True, extensions=[PerMessageDeflate(False, False, 12, 12)])
 
 
 def unmasked(opcode: Opcode, data: bytes, *, fin: bool = True) -> bytes:
