@@ -7,14 +7,14 @@ from pathlib import Path
 
 OPTIONAL = {"cerebras", "fastapi", "hypothesis", "openai", "starlette", "tiktoken", "uvicorn"}
 
-# Printed by a fresh interpreter: seconds for the dependencies, seconds for us on top, and all modules loaded.
+# Printed by a fresh interpreter: CPU seconds for the dependencies (and the event loop), for us on top, and all modules.
 PROBE = """
 import json, sys, time
-begin = time.perf_counter()
-import anyio, cachetools, msgspec
-between = time.perf_counter()
+begin = time.process_time()
+import anyio, asyncio, cachetools, msgspec
+between = time.process_time()
 import ws_responses
-end = time.perf_counter()
+end = time.process_time()
 print(json.dumps([between - begin, end - between, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
 
@@ -36,9 +36,9 @@ def test_import_loads_no_optional_package(tmp_path: Path) -> None:
 
 
 def test_import_is_cheap(tmp_path: Path) -> None:
-    """The best of five: less than 100 ms, or no more than the dependencies cost on a slow machine."""
+    """The best of five, as a ratio: taking twice as long to import as all that it builds on is too much."""
     best_dependencies_s, best_ours_s = (
         min(column) for column in zip(*(probe(tmp_path)[:2] for _ in range(5)), strict=True)
     )
 
-    assert best_ours_s < max(0.1, best_dependencies_s)
+    assert best_ours_s < 2 * best_dependencies_s
