@@ -51,6 +51,29 @@ _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_number = msgspec.json.Decoder(int | float).decode
 _NUMBER_STARTS: Final = frozenset(b"-0123456789")
+_NO_NUMBERS: Final = frozenset(
+    {
+        "type",
+        "model",
+        "input",
+        "instructions",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "store",
+        "stream",
+        "include",
+        "reasoning",
+        "text",
+        "metadata",
+        "client_metadata",
+        "prompt_cache_key",
+        "previous_response_id",
+        "stream_id",
+        "generate",
+    }
+)
+"""What most creates have: a number there is judged by its type, not by its size."""
 
 
 class ResponseCreate(Struct):
@@ -211,7 +234,7 @@ def parse_create(members: dict[str, Raw], lane: str | None, size: int) -> Respon
 
 
 def _given(members: Mapping[str, Raw], name: str) -> bool:
-    return _first(members.get(name)) not in (b"", b"n")
+    return _first(members.get(name)) not in _NOTHING
 
 
 def _typed(members: Mapping[str, Raw], name: str, decode: Any, expected: str) -> Any:
@@ -227,7 +250,7 @@ def _typed(members: Mapping[str, Raw], name: str, decode: Any, expected: str) ->
 def _check_numbers(members: Mapping[str, Raw]) -> None:
     """Refuse a parameter such as 1e999: it is legal JSON, but the app would read it as infinity and write it as such."""
     for name, raw in members.items():
-        if memoryview(raw)[0] in _NUMBER_STARTS:
+        if name not in _NO_NUMBERS and memoryview(raw)[0] in _NUMBER_STARTS:
             try:
                 _decode_number(raw)
             except msgspec.ValidationError:
@@ -236,18 +259,24 @@ def _check_numbers(members: Mapping[str, Raw]) -> None:
                 ) from None
 
 
-def _first(raw: Raw | None) -> bytes:
-    return b"" if raw is None else bytes(memoryview(raw)[:1])
+_ABSENT: Final = -1
+_NULL, _QUOTE, _BRACKET = b'n"['
+_NOTHING: Final = frozenset({_ABSENT, _NULL})
+
+
+def _first(raw: Raw | None) -> int:
+    """Return the first byte of a value, which tells its type."""
+    return _ABSENT if raw is None else memoryview(raw)[0]
 
 
 def _input(members: Mapping[str, Raw]) -> tuple[Raw | None, Raw | None]:
     raw = members.get("input")
     first = _first(raw)
-    if raw is None or first == b"n":
+    if first in _NOTHING:
         return None, None
-    if first == b'"':
+    if first == _QUOTE:
         return None, raw
-    if first == b"[":
+    if first == _BRACKET:
         return raw, None
     raise MalformedFrame(
         "The field 'input' must be a string or an array of items.", param="input", code="invalid_request"
