@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,26 @@ async def test_bytes_of_history(over: int, turns: int, limit: str, stored: bool)
     lost = 1 if over > 0 else 0
     assert found == [False] * lost + [True] * (turns - lost)
     assert len(shell.facts.of(NodeDropped)) == (1 if lost and turns == 1 else 0)
+
+
+async def test_a_parent_that_was_used_can_be_evicted_afterwards() -> None:
+    """It is pinned while a turn runs that continues it, and no longer."""
+    numbers = itertools.count(1000)
+    app = ScriptedApp(ScriptedModel(text="answer", id_factory=lambda prefix: f"{prefix}_{next(numbers)}"))
+    shell = Shell(app)
+    async with shell.socket() as ws:
+        await ws.turn(create(store=False))
+        size = shell.middleware.history_bytes
+
+    shell = Shell(app, {"max_connection_bytes": 2 * size})
+    async with shell.socket() as ws:
+        used = id_of(await ws.turn(create(store=False)))
+        app.script([steps.status(500)])
+        await ws.turn(create(store=False, previous_response_id=used, stream_id="fork"))
+        app.requests.clear()  # their scopes hold the turns, and these the parent
+        kept = [id_of(await ws.turn(create(store=False))) for _ in range(2)]
+        assert not await is_found(ws, used), "the least recently used one went"
+        assert [await is_found(ws, response_id) for response_id in kept] == [True, True]
 
 
 async def is_found(ws: Client, response_id: str) -> bool:

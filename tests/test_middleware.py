@@ -509,6 +509,19 @@ async def test_a_hanging_probe_is_aborted_and_lets_the_client_in(status: int | N
         assert cancelled == [True]
 
 
+async def test_a_refusal_is_passed_on_although_the_app_goes_on() -> None:
+    """Some do not return before they hear the client leave."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 401})
+        await send({"type": "http.response.body", "body": b"no"})
+        await anyio.sleep_forever()
+
+    async with Shell(app).socket() as ws:
+        assert ws.denial is not None
+        assert (ws.denial.status, ws.denial.body) == (401, b"no")
+
+
 async def test_a_large_refusal_is_cut() -> None:
     outer = OuterAuth(ScriptedApp(), chunks=20_000)
     async with MemorySocket(ResponsesWebSocketMiddleware(outer)) as ws:

@@ -235,6 +235,29 @@ async def test_drain_tells_when_its_time_was_not_enough() -> None:
         assert results == [False, True], "each caller is told"
 
 
+async def test_all_who_wait_for_the_drain_are_told() -> None:
+    app = ScriptedApp()
+    go = anyio.Event()
+    app.script([steps.wait_for(go)])
+    shell = Shell(app)
+    results: list[bool] = []
+
+    async def drain() -> None:
+        results.append(await shell.middleware.drain())
+
+    async with shell.socket(KEY) as ws, anyio.create_task_group() as tasks:
+        await ws.send_json(create())
+        await app.wait_requests(1)
+        for _ in range(3):
+            tasks.start_soon(drain)
+        await settle()
+        assert results == []
+        go.set()
+        await ws.collect()
+        await settle()
+        assert results == [True] * 3
+
+
 async def test_an_upgrade_that_is_judged_while_drain_begins_is_not_let_in() -> None:
     """It would be a connection that nobody closes any more."""
     go = anyio.Event()
@@ -318,6 +341,15 @@ async def test_disconnect_ends_the_connections_of_a_tenant() -> None:
         assert app.running == 0
         assert kinds(await other.turn(create()))[-1] == "completed"
     assert len(app.requests) == 3, "what waited never ran"
+
+
+async def test_a_long_reason_is_cut_at_a_character() -> None:
+    """A close frame holds 123 bytes of it; servers raise at more, or at half a character."""
+    shell = Shell(ScriptedApp(), authorize=by_bearer({"key-1": "anna"}))
+    async with shell.socket(KEY) as ws:
+        shell.middleware.disconnect("anna", "é" * 100)
+        assert await ws.wait_closed() == 1008
+        assert ws.close_reason == "é" * 61
 
 
 # -- ids --------------------------------------------------------------------------------------------------------------
@@ -467,6 +499,19 @@ async def test_a_late_load_is_a_miss(limit: float) -> None:
         await shell.clock.advance(0.125)
         assert code_of(await ws.receive_json()) == "previous_response_not_found"
     assert [(fact.operation, fact.error) for fact in shell.facts.of(StoreFailed)] == [("load", "late")]
+
+
+async def test_a_chain_is_loaded_once() -> None:
+    store = SlowStore()
+    shell = Shell(ScriptedApp(), store=store)
+    async with shell.socket(KEY) as ws:
+        first = id_of(await ws.turn(create()))
+        last = id_of(await ws.turn(create(previous_response_id=first)))
+        await settle()
+    async with shell.socket(KEY) as ws:
+        for _ in range(3):
+            assert kinds(await ws.turn(create(previous_response_id=last, store=False)))[-1] == "completed"
+    assert [entry for entry in store.begun if entry.startswith("load")] == [f"load {last}"]
 
 
 async def test_closing_the_middleware_closes_its_store() -> None:

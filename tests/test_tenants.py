@@ -223,6 +223,50 @@ async def test_a_delete_reaches_all_sockets_of_its_tenant() -> None:
         assert not await resolves(second, first)
 
 
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_delete_leaves_equal_ids_of_others_alone(stored: bool) -> None:
+    """Also where only a connection knows them."""
+    app = ScriptedApp(stateful=True)
+    app.script(lambda body: [steps.response_id("resp_1"), steps.text("ok")] if body["input"] == "first" else None)
+    shell = Shell(app)
+    async with shell.socket(KEY) as one, shell.socket(OTHER_KEY) as other:
+        await one.turn(create("first"))
+        await other.turn(create("first", store=stored))
+        assert await delete(shell.middleware, "resp_1", KEY) == 200
+        assert await resolves(other, "resp_1")
+
+
+async def test_a_client_that_the_app_refuses_cannot_push_out_what_others_keep() -> None:
+    """Memory is for those whom the app has accepted: a stranger with a bad key may send what it likes."""
+    app = ScriptedApp()
+    shell = Shell(app, {"max_process_bytes": 1_000_000})
+    async with shell.socket(KEY) as ws, shell.socket(OTHER_KEY) as stranger:
+        first = id_of(await ws.turn(create("x" * 100_000, store=False)))
+        app.auth = "another"
+        for number in range(10):
+            tools = [{"type": "x" * (300_000 + number)}]
+            (event,) = await stranger.turn(create(tools=tools, instructions="y" * (300_000 + number)))
+            assert event["status"] == 401
+        app.auth = None
+        assert await resolves(ws, first)
+
+
+async def test_what_the_app_accepts_is_kept_from_the_first_turn_on() -> None:
+    """A handler reads the tools of the turn, and the node holds them, whether the client was known before or not."""
+    app = ScriptedApp()
+    shell = Shell(app, history="turn")
+    tools = [{"type": "function", "name": "f"}]
+    async with shell.socket(KEY) as ws:
+        await ws.turn(create(tools=tools, instructions="A", tool_choice="none"))
+        await ws.turn(create(tools=tools, instructions="A", tool_choice="none"))
+        (connection,) = shell.middleware._registry.connections
+        first, second = (request.scope["state"]["ws_responses.turn"] for request in app.requests)
+        for turn in (first, second):
+            assert (turn.tools, turn.instructions) == (tools, "A")
+        assert first.interned_tools is second.interned_tools
+        assert connection.interner.hits == 2
+
+
 # -- two sockets, whatever they do ------------------------------------------------------------------------------------
 
 Tenant = Literal["anna", "bert"]

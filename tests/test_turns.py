@@ -341,6 +341,21 @@ async def test_a_fork_that_failed_evicts_nothing_of_the_other_lane(case: str) ->
         assert (await chained(ws, parent, store=False))["type"] == "response.completed"
 
 
+async def test_a_queued_continuation_of_what_fails_before_it_finds_it_evicted() -> None:
+    """Only forks are pinned: on its own lane a create sees what the one before it has done."""
+    app = ScriptedApp()
+    go = anyio.Event()
+    async with Shell(app).socket() as ws:
+        parent = id_of(await ws.turn(create(store=False)))
+        app.script([steps.wait_for(go), steps.fail()])
+        for _ in range(2):
+            await ws.send_json(create(previous_response_id=parent, store=False))
+        await app.wait_requests(2)
+        go.set()
+        assert kinds(await ws.collect())[-1] == "failed"
+        assert code_of(await ws.receive_json()) == NOT_FOUND
+
+
 async def test_an_unanswered_call_evicts_the_parent() -> None:
     app = ScriptedApp()
     app.script(tool_turn())

@@ -20,6 +20,7 @@ from ws_responses.protocol import events
 from ws_responses.protocol.session import Actions, Turn, TurnPhase
 from ws_responses.spawn import Cancel
 from ws_responses.state.history import join_items
+from ws_responses.state.interning import Interned
 from ws_responses.state.node import Record, ResponseNode, record_bytes
 from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
@@ -48,6 +49,11 @@ async def _discard(_: bytes) -> None:
     """Stand in for the writer when the turn is over."""
 
 
+def _keep_alone(raw: bytes) -> Interned:
+    """Keep a value for one turn; nobody is charged for it."""
+    return Interned(raw)
+
+
 class TurnRun:
     """A running turn: its steps, and the place where its upstream's events go (the ``Emit`` contract).
 
@@ -73,6 +79,7 @@ class TurnRun:
         self._started_at = connection.clock.now()
         self._first_event_at: float | None = None
         self._response_id: str | None = None
+        self._shares = False
         self._skipped = 0
         self.stream = TurnStream(
             connection.new_response_id(),
@@ -171,7 +178,9 @@ class TurnRun:
         if create.warm_up:
             settings = (create.body.get(name, b"") for name in ("tools", "instructions"))
             self._connection.count_warm_up(len(info.encoded_delta) + sum(len(bytes(raw)) for raw in settings))
-        info.keep(self._connection.interner)
+        # Until the app has accepted something of this client, nothing that it sends may push out what others keep.
+        self._shares = self._connection.proven or create.warm_up
+        info.keep(self._connection.interner.intern if self._shares else _keep_alone)
         create.array_input = None
 
     async def _warm_up(self) -> None:
@@ -338,6 +347,8 @@ class TurnRun:
         record = self._record(end)
         if record is None:
             return None
+        if not self._shares:
+            self.info.share(connection.interner)
         node = ResponseNode(
             record,
             self._parent,

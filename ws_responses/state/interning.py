@@ -21,7 +21,7 @@ class Interned:
 
     __slots__ = ("_budgets", "_decoded", "_size", "raw")
 
-    def __init__(self, raw: bytes, budgets: tuple[Budget, ...]) -> None:
+    def __init__(self, raw: bytes, budgets: tuple[Budget, ...] = ()) -> None:
         self.raw = raw
         self._budgets = budgets
         self._size = len(raw) + INTERNED_BYTES
@@ -30,6 +30,14 @@ class Interned:
     def __del__(self) -> None:
         for budget in self._budgets:
             budget.used -= self._size
+
+    def charge(self, reserve: Reserve) -> bool:
+        """Charge a value that nobody was charged for; return whether the budgets have room for it."""
+        budgets = reserve(self._size)
+        if budgets is None:
+            return False
+        self._budgets = budgets
+        return True
 
     @property
     def value(self) -> Any:
@@ -81,16 +89,25 @@ class Interner:
 
     def intern(self, raw: bytes) -> Interned | None:
         """Return the shared value equal to ``raw``; None if the budgets have no room for it."""
+        return self._known(raw) or self._add(Interned(raw))
+
+    def adopt(self, value: Interned) -> Interned | None:
+        """Share a value that was kept alone; return it or its equal, None if the budgets have no room for it."""
+        return self._known(value.raw) or self._add(value)
+
+    def _known(self, raw: bytes) -> Interned | None:
+        known = self._values.get(len(raw)) if self._values is not None else None
+        if known is None or known.raw != raw:
+            return None
+        self.hits += 1
+        return known
+
+    def _add(self, value: Interned) -> Interned | None:
+        if not value.charge(self._reserve):
+            return None
         if self._values is None:
             self._values = LRUCache(self._size)
-        known = self._values.get(len(raw))
-        if known is not None and known.raw == raw:
-            self.hits += 1
-            return known
-        budgets = self._reserve(len(raw) + INTERNED_BYTES)
-        if budgets is None:
-            return None
-        value = self._values[len(raw)] = Interned(raw, budgets)
+        self._values[len(value.raw)] = value
         return value
 
     def clear(self) -> None:

@@ -107,13 +107,24 @@ class CurrentTurn:
         """The frame's ``instructions``; None if there were none."""
         return None if self.interned_instructions is None else self.interned_instructions.value
 
-    def keep(self, interner: Interner) -> None:
-        """Take what outlives the frame from it (for the turn's steps)."""
+    def keep(self, intern: Callable[[bytes], Interned | None]) -> None:
+        """Take what outlives the frame from it (for the turn's steps).
+
+        Args:
+            intern: Keeps a value, for the connection or for this turn alone.
+        """
         body = self.create.body
         if "tools" in body:
-            self.interned_tools = interner.intern(bytes(body["tools"]))
+            self.interned_tools = intern(bytes(body["tools"]))
         if "instructions" in body:
-            self.interned_instructions = interner.intern(bytes(body["instructions"]))
+            self.interned_instructions = intern(bytes(body["instructions"]))
+
+    def share(self, interner: Interner) -> None:
+        """Keep for the connection what was kept for this turn alone (for the turn's steps)."""
+        if self.interned_tools is not None:
+            self.interned_tools = interner.adopt(self.interned_tools)
+        if self.interned_instructions is not None:
+            self.interned_instructions = interner.adopt(self.interned_instructions)
 
     def record_tokens(self, ids: Sequence[int]) -> None:
         """Keep the token ids that the handler sampled for this turn's output; the node holds them in order.
