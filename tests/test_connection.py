@@ -22,7 +22,15 @@ from ws_responses.connection import Connection
 from ws_responses.instrumentation import ConnectionClosed, TurnFinished
 from ws_responses.state.node import Record, ResponseNode
 from ws_responses.state.store import InProcessStore
-from ws_responses.testing import FakeClock, MemorySocket, ScriptedApp, SocketClosed, settle, steps
+from ws_responses.testing import (
+    TERMINAL_TYPES,
+    FakeClock,
+    MemorySocket,
+    ScriptedApp,
+    SocketClosed,
+    settle,
+    steps,
+)
 from ws_responses.turn import TurnRun
 
 GRACE = 0.25
@@ -448,6 +456,33 @@ async def test_the_closing_event_of_a_slow_client_is_not_lost() -> None:
             await shell.clock.advance(30)
             frames.append(await ws.receive_json())
         assert sorted(kinds(frames)) == sorted(["created", "in_progress", "completed"] * 2)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+@pytest.mark.parametrize("end", ["truncated", "status", "not streamed", "completed"])
+async def test_the_closing_event_that_the_last_chunk_brings_is_not_lost(end: str, listens: bool) -> None:
+    """An app that listens hears that it is over only when it has been written: it would take it along."""
+    scripts: dict[str, list[steps.Step]] = {
+        "truncated": [steps.text("x"), steps.truncate(4)],
+        "status": [steps.status(500)],
+        "not streamed": [steps.text("x"), steps.json_only()],
+        "completed": [steps.text("x"), steps.coalesce()],
+    }
+    app = ScriptedApp(listen=listens)
+    app.script(lambda body: scripts[end] if body["input"] == "ends" else [steps.text("y" * 10, deltas=10)])
+    async with Shell(app).socket(max_unread=1) as ws:
+        await ws.send_json(create(stream_id="busy"))
+        await ws.wait_blocked()
+        await ws.send_json(create("ends"))
+        await ws.send_json(create("next"))
+        frames: list[dict[str, Any]] = []
+        while sum(event["type"] in TERMINAL_TYPES for event in frames) < 3:
+            await settle()
+            frames.append(await ws.receive_json())
+    check_wire(frames)
+    ends = [event["type"] for event in frames if event["type"] in TERMINAL_TYPES and "stream_id" not in event]
+    expected = {"truncated": "response.failed", "status": "error"}.get(end, "response.completed")
+    assert ends == [expected, "response.completed"]
 
 
 @pytest.mark.parametrize("listens", [True, False])
@@ -1102,6 +1137,13 @@ PLAYS: dict[str, Callable[[], list[steps.Step]]] = {
     "stalls later": lambda: [steps.text("x"), steps.stall()],
     "trails": lambda: [steps.text("x"), steps.complete(), steps.stall()],
     "not streamed": lambda: [steps.text("x"), steps.json_only()],
+    "one chunk": lambda: [steps.text("x"), steps.coalesce(), steps.done_marker()],
+    "small chunks": lambda: [steps.text("hello", deltas=3), steps.chunk_bytes(50)],
+    "comments": lambda: [steps.comment(), steps.text("x"), steps.comment()],
+    "no created": lambda: [steps.text("x"), steps.drop_event("response.created")],
+    "poor": lambda: [steps.tool_call("f", {}, "call_1"), steps.set_field("response.output", [])],
+    "error event": lambda: [steps.text("x"), steps.event({"type": "error", "code": "x", "message": "y"})],
+    "same id": lambda: [steps.text("x"), steps.response_id("resp_same")],
 }
 
 CREATES = st.fixed_dictionaries(
@@ -1129,7 +1171,7 @@ class Chaos:
     """One connection to which anything may happen."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.app = ScriptedApp(listen=options.pop("listen"))
+        self.app = ScriptedApp(listen=options.pop("listen"), await_disconnect=options.pop("await_disconnect"))
         self.app.script(lambda body: PLAYS[body["metadata"]["play"]]())
         limits = {
             "max_lanes": 3,
@@ -1183,9 +1225,11 @@ class Chaos:
     acts=ACTS,
     end=ENDS,
     max_unread=st.sampled_from([0, 3, None]),
+    swallows=st.booleans(),
     options=st.fixed_dictionaries(
         {
             "listen": st.booleans(),
+            "await_disconnect": st.booleans(),
             "keepalive_s": st.sampled_from([None, 20]),
             "on_disconnect": st.sampled_from(["cancel", 30]),
             "age_notice": st.booleans(),
@@ -1193,7 +1237,7 @@ class Chaos:
     ),
 )
 async def test_whatever_happens_the_wire_stays_legal_and_nothing_is_left(
-    acts: list[dict[str, Any]], end: str, max_unread: int | None, options: dict[str, Any]
+    acts: list[dict[str, Any]], end: str, max_unread: int | None, swallows: bool, options: dict[str, Any]
 ) -> None:
     """One closing event for each response that began, rising numbers, no overlap on a lane; and in the end no call, no
     task, no byte of it."""
@@ -1206,7 +1250,7 @@ async def test_whatever_happens_the_wire_stays_legal_and_nothing_is_left(
         with server:
             await shell.middleware(*arguments)
 
-    client = Client(call, headers=[KEY], max_unread=max_unread)
+    client = Client(call, headers=[KEY], max_unread=max_unread, swallow_after_gone=swallows)
     client.clock = shell.clock
     async with client as ws:
         for act in acts:

@@ -144,13 +144,17 @@ class AppCall:
         elif kind == _BODY:
             if not self.started:
                 raise RuntimeError("http.response.body was sent before http.response.start")
+            more = bool(message.get("more_body", False))
             try:
-                await self._take_body(_as_bytes(message.get("body", b"")), more=bool(message.get("more_body", False)))
+                await self._take_body(_as_bytes(message.get("body", b"")), more=more)
             except WireError as error:
                 # The app has done nothing that it could answer for here; only the client is told.
                 await self._emit.fail(error)
-                if not self.complete:
+                if more:
                     self.abort()  # nobody listens to the rest
+            finally:
+                if not more:
+                    self._release()
 
     def _start(self, message: Message) -> None:
         if self.started:
@@ -165,21 +169,17 @@ class AppCall:
         self._hot = False
         if not more:
             self.complete = self._emit.in_background = True
-        try:
-            if self._emit.ended:
-                return
-            self._emit.alive()
-            if self._streaming and self._decoder is None and body.startswith(b"{"):
-                self._streaming = False  # JSON under a wrong label
-            if not self._streaming:
-                body = self._gather(body)
-            if self._streaming:
-                await self._feed(body, more=more)
-            elif not more:
-                await self._answer(body)
-        finally:
-            if not more:
-                self._release()
+        if self._emit.ended:
+            return
+        self._emit.alive()
+        if self._streaming and self._decoder is None and body.startswith(b"{"):
+            self._streaming = False  # JSON under a wrong label
+        if not self._streaming:
+            body = self._gather(body)
+        if self._streaming:
+            await self._feed(body, more=more)
+        elif not more:
+            await self._answer(body)
 
     async def _feed(self, body: bytes, *, more: bool) -> None:
         decoder = self._decoder
