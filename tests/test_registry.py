@@ -9,6 +9,7 @@ import pytest
 
 from tests.shell import KEY, OTHER_KEY, Shell, by_bearer, code_of, create, id_of, kinds, types_of
 from ws_responses import Handshake, Principal
+from ws_responses._types import Message
 from ws_responses.errors import StoreError
 from ws_responses.instrumentation import ConnectionDenied, StoreFailed, TurnFinished
 from ws_responses.state.node import Record
@@ -375,6 +376,7 @@ class SlowStore:
 
     def __init__(self) -> None:
         self.kept: dict[StoreKey, tuple[Record, StoreKey | None]] = {}
+        self.lost: dict[str, tuple[StoreKey, tuple[Record, StoreKey | None]]] = {}
         self.begun: list[str] = []
         self.gates: dict[str, anyio.Event] = {}
         self.errors: dict[str, Exception] = {}
@@ -402,7 +404,8 @@ class SlowStore:
 
     async def delete(self, key: StoreKey) -> None:
         await self._pass("delete", key)
-        self.kept.pop(key, None)
+        if key in self.kept:
+            self.lost[key.response_id] = (key, self.kept.pop(key))
 
     async def aclose(self) -> None:
         self.closed = True
@@ -512,6 +515,74 @@ async def test_a_chain_is_loaded_once() -> None:
         for _ in range(3):
             assert kinds(await ws.turn(create(previous_response_id=last, store=False)))[-1] == "completed"
     assert [entry for entry in store.begun if entry.startswith("load")] == [f"load {last}"]
+
+
+async def test_an_id_that_is_deleted_while_it_is_written_or_loaded_is_gone() -> None:
+    """Whatever the order in which a slow store does things."""
+    app = ScriptedApp(stateful=True)
+    store = SlowStore()
+    store.gates["append"] = anyio.Event()
+    shell = Shell(app, store=store)
+    deleted: list[int] = []
+    first = second = ""
+
+    async def delete(response_id: str) -> None:
+        deleted.append(await delete_over_http(shell, response_id))
+
+    async with shell.socket(KEY) as ws, anyio.create_task_group() as tasks:
+        first = id_of(await ws.turn(create()))
+        second = id_of(await ws.turn(create()))
+        tasks.start_soon(delete, first)
+        await settle()
+        assert not deleted
+        store.gates["append"].set()
+        await settle()
+        assert deleted == [200]
+        assert store.begun == [f"append {first}", f"append {second}", f"delete {first}"]
+
+    async with shell.socket(KEY) as ws, anyio.create_task_group() as tasks:
+        store.gates["load"] = anyio.Event()
+        await ws.send_json(create(previous_response_id=second))
+        await settle()
+        tasks.start_soon(delete, second)
+        await settle()
+        assert deleted == [200, 200]
+        record = store.lost[second]
+        store.kept[record[0]] = record[1]  # the answer was on its way already
+        store.gates["load"].set()
+        await ws.collect()
+        store.kept.clear()
+        for response_id in (first, second):
+            (event,) = await ws.turn(create(previous_response_id=response_id))
+            assert code_of(event) == "previous_response_not_found"
+
+
+async def test_a_delete_does_not_wait_for_ever_for_writes() -> None:
+    app = ScriptedApp(stateful=True)
+    store = SlowStore()
+    store.gates["append"] = anyio.Event()
+    shell = Shell(app, {"store_timeout_s": 2.0}, store=store)
+    async with shell.socket(KEY) as ws, anyio.create_task_group() as tasks:
+        ids = [id_of(await ws.turn(create())) for _ in range(3)]
+        tasks.start_soon(delete_over_http, shell, ids[2])
+        await shell.clock.advance(2)
+        assert f"delete {ids[2]}" in store.begun
+        store.gates["append"].set()
+        await settle()
+
+
+async def delete_over_http(shell: Shell, response_id: str) -> int:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "DELETE", "path": f"/v1/responses/{response_id}", "headers": [KEY]}
+    await shell.middleware(scope, receive, send)
+    return int(sent[0]["status"])
 
 
 async def test_closing_the_middleware_closes_its_store() -> None:

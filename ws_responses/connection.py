@@ -81,6 +81,7 @@ class Connection:
         "_runs",
         "_spawner",
         "_store_scope",
+        "_stored",
         "_storing",
         "_tasks",
         "_trailing",
@@ -156,6 +157,7 @@ class Connection:
         self._flushing = False
         self._unstored: list[ResponseNode] = []
         self._storing = False
+        self._stored: anyio.Event | None = None
         self._store_scope: anyio.CancelScope | None = None
         self._warm_up_bytes = 0
         self._charged: dict[bool, tuple[Budget, ...]] = {}
@@ -482,9 +484,11 @@ class Connection:
         node = self.cache.get(response_id)
         if node is not None or not self.stores:
             return node
+        deletions = self.registry.deletions
         node = await self.registry.load(self, response_id, lane)
-        if node is not None and node.id not in self.cache:
-            # Its ancestors stay unknown here: their ids may have been deleted, which only the store can tell.
+        # Its ancestors stay unknown here: their ids may have been deleted, which only the store can tell. So may its own have
+        # been, while it was on its way.
+        if node is not None and node.id not in self.cache and deletions == self.registry.deletions:
             self.cache.add(node)
         return node
 
@@ -504,6 +508,13 @@ class Connection:
             self._storing = True
             self._tasks.start_soon(self._store_pending)
 
+    async def stored(self) -> None:
+        """Return when what is to be stored has been written."""
+        if self._storing:
+            if self._stored is None:
+                self._stored = anyio.Event()
+            await self._stored.wait()
+
     async def _store_pending(self) -> None:
         with anyio.CancelScope(shield=True) as self._store_scope:
             while self._unstored:
@@ -513,6 +524,9 @@ class Connection:
             self.reporter.report(StoreFailed(operation="append", error="the connection ended"))
         self._unstored.clear()
         self._storing = False
+        if self._stored is not None:
+            self._stored.set()
+            self._stored = None
         self._look_whether_idle()
 
     def reserve(self, size: int, *, stored: bool) -> tuple[Budget, ...] | None:

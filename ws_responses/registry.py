@@ -115,6 +115,7 @@ class Registry:
         )
         self.connections: set[Connection] = set()
         self.draining = False
+        self.deletions = 0
         self._tenant_key = tenant_key or secrets.token_bytes(32)
         self._turns = count(1)
         self._random = ""
@@ -240,11 +241,17 @@ class Registry:
 
     async def forget(self, tenant: str, response_id: str) -> None:
         """Drop an id everywhere here, because its owner deleted it; descendants stay."""
-        for connection in self.connections:
-            if connection.tenant == tenant:
-                connection.cache.discard(response_id)
-        if self.store is not None:
-            await self._bounded("delete", self.store.delete(StoreKey(tenant, response_id)))
+        self.deletions += 1
+        theirs = [connection for connection in self.connections if connection.tenant == tenant]
+        for connection in theirs:
+            connection.cache.discard(response_id)
+        if self.store is None:
+            return
+        with self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
+            for connection in theirs:
+                await connection.stored()  # else the store would be told to delete first, and to keep it then
+        await self._bounded("delete", self.store.delete(StoreKey(tenant, response_id)))
+        self.deletions += 1
 
     async def _bounded(self, operation: str, work: Awaitable[T]) -> T | None:
         result: T | None = None
