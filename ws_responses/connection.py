@@ -72,6 +72,7 @@ class Connection:
         "_close_written",
         "_flushing",
         "_idle",
+        "_interner",
         "_look_every_s",
         "_opened_at",
         "_outbox",
@@ -93,7 +94,6 @@ class Connection:
         "clock",
         "handshake",
         "id",
-        "interner",
         "limits",
         "principal",
         "proven",
@@ -135,9 +135,7 @@ class Connection:
         self.cache = ConnectionCache(registry.ledger)
         self.proven = False
         self._budget = Budget(self.limits.max_connection_bytes)
-        self.interner = Interner(
-            partial(registry.ledger.reserve, own=self._budget, cache=self.cache, tenant=self.account)
-        )
+        self._interner: Interner | None = None
         self._opened_at = self.clock.now()
         self.session = Session(
             self.limits,
@@ -149,7 +147,7 @@ class Connection:
         )
         self.writer = Writer(send, self.clock.now)
         self._receive = receive
-        self._runs: set[TurnRun] = set()
+        self._runs: dict[TurnRun, None] = {}  # an empty dict takes a quarter of an empty set
         self._by_turn: dict[Turn, TurnRun] = {}
         self._trailing: dict[TurnRun, float] = {}
         self._outbox: list[bytes | Close] = []
@@ -299,7 +297,8 @@ class Connection:
         registry = self.registry
         ids = self.cache.ids()
         self.cache.clear()
-        self.interner.clear()
+        if self._interner is not None:
+            self._interner.clear()
         self.account.caches.discard(self.cache)
         self._by_turn.clear()
         registry.remove(self)
@@ -338,7 +337,7 @@ class Connection:
             self._pin_fork(turn)
         self._unpin_fork(turn, keep=True)
         run = TurnRun(self, turn)
-        self._runs.add(run)
+        self._runs[run] = None
         self._by_turn[turn] = run
         # Each turn gets its own copy of the upgrade's context, whoever starts it: nothing leaks from turn to turn.
         run.cancel = self._spawner.spawn(run.run)
@@ -398,7 +397,7 @@ class Connection:
         """Note that a turn's task ends (for ``TurnRun``)."""
         run.abort(None)
         run.on_abort = None  # it points back at the run: the history would wait for the garbage collector
-        self._runs.discard(run)
+        self._runs.pop(run, None)
         self._trailing.pop(run, None)
         self._look_whether_idle()
 
@@ -540,6 +539,15 @@ class Connection:
         """Whether the app itself produced and stored a response, so that its id can be forwarded."""
         settings = self.settings
         return settings.history == "forward" and own_id and create.stored and settings.app_store == "keep"
+
+    @property
+    def interner(self) -> Interner:
+        """What comes with every turn and is kept once; made with the first turn, since an idle connection needs none."""
+        if self._interner is None:
+            self._interner = Interner(
+                partial(self.registry.ledger.reserve, own=self._budget, cache=self.cache, tenant=self.account)
+            )
+        return self._interner
 
     def is_live(self, response_id: str) -> bool:
         """Whether an id names another response here, finished or in the making."""
