@@ -49,6 +49,10 @@ async def _discard(_: bytes) -> None:
     """Stand in for the writer when the turn is over."""
 
 
+async def _discard_text(_: str) -> None:
+    """Stand in for the writer when the turn is over."""
+
+
 def _keep_alone(raw: bytes) -> Interned:
     """Keep a value for one turn; nobody is charged for it."""
     return Interned(raw)
@@ -94,6 +98,8 @@ class TurnRun:
         self._write: Callable[[bytes], Awaitable[None]] = connection.writer.write
         self.event = self.stream.relay(turn, connection.writer.write_text, self._usual)
         """Takes one event of the upstream (the ``Emit`` contract)."""
+        self.delta = self.stream.trusting(turn, connection.writer.write_text, self.event)
+        """Takes one event that lacks nothing (the ``Emit`` contract)."""
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +117,7 @@ class TurnRun:
             self._connection.run_over(self)
             # These lead back to here: the history would wait for the garbage collector.
             self.event = _discard
+            self.delta = _discard_text
             self.cancel = _nothing_to_cancel
 
     async def _steps(self) -> None:
@@ -357,6 +364,7 @@ class TurnRun:
             tools=self.info.interned_tools,
             instructions=self.info.interned_instructions,
             known_to_app=connection.app_keeps(self.turn.create, own_id=end.own_id),
+            kept=self.info.kept,
         )
         connection.cache.add(node)
         return node
@@ -382,10 +390,13 @@ class TurnRun:
             calls=check_output(self._calls, end.items),
             generated=not create.warm_up,
             status=intern(end.status),
-            sampled_ids=None if self.info.sampled_ids is None else tuple(self.info.sampled_ids),
+            sampled=self.info.sampled,
+            response=self.info.response,
         )
         stored = store and connection.stores
         size = record_bytes(record, None if parent is None else parent.record, stored=stored)
+        if self.info.kept is not None:
+            size += self.info.kept.bytes_since(None if parent is None else parent.kept)
         budgets = connection.reserve(size, stored=stored)
         if budgets is None:
             connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=record.id, size=size))

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from sys import getsizeof
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from cachetools import LRUCache
 
 from ws_responses.state.budget import Budget
+
+T = TypeVar("T")
 
 INTERNED_BYTES: Final = 256
 """Charged for a value beside its bytes: the object, the header of the bytes and the entry that finds it."""
@@ -19,13 +21,14 @@ Reserve = Callable[[int], tuple[Budget, ...] | None]
 class Interned:
     """One distinct value: its bytes and, on demand, what they decode to."""
 
-    __slots__ = ("_budgets", "_decoded", "_size", "raw")
+    __slots__ = ("_budgets", "_decoded", "_derived", "_size", "raw")
 
     def __init__(self, raw: bytes, budgets: tuple[Budget, ...] = ()) -> None:
         self.raw = raw
         self._budgets = budgets
         self._size = len(raw) + INTERNED_BYTES
         self._decoded: Any = None
+        self._derived: dict[str, Any] | None = None
 
     def __del__(self) -> None:
         for budget in self._budgets:
@@ -52,6 +55,27 @@ class Interned:
             self._size += size
             self._decoded = decoded
         return decoded
+
+    def derived(self, name: str, make: Callable[["Interned"], tuple[T, int]]) -> T:
+        """Return what is made of this value; made at the first use and kept, if the budgets have room for it.
+
+        Args:
+            name: Names what is made.
+            make: Makes it; returns it and the bytes that it takes.
+        """
+        known = self._derived
+        if known is not None and name in known:
+            made: T = known[name]
+            return made
+        made, size = make(self)
+        if all(budget.has_room(size) for budget in self._budgets):
+            for budget in self._budgets:
+                budget.used += size
+            self._size += size
+            if self._derived is None:
+                self._derived = {}
+            self._derived[name] = made
+        return made
 
 
 def _memory(decoded: Any) -> int:

@@ -1,8 +1,9 @@
 """What is kept of a response: the record (its content) and the node (the record in its chain)."""
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from sys import getsizeof
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -11,14 +12,45 @@ from ws_responses.protocol.items import split_items
 from ws_responses.state.budget import Budget
 from ws_responses.state.interning import Interned
 
+if TYPE_CHECKING:
+    from ws_responses.rendering.cache import RenderKey
+    from ws_responses.rendering.rendered import Rendered
+    from ws_responses.routing import Route
+
 RECORD_BYTES: Final = 672
 """Charged for a record beside its items and strings: record, node, cache entries; measured on 64-bit CPython."""
 
 STORED_BYTES: Final = 640
 """The same for what the in-process store adds, a branch of its own included."""
 
-TOKEN_BYTES: Final = 40
-"""For each sampled token id: an integer and its place in a tuple."""
+SAMPLED_BYTES: Final = 160
+"""Charged for sampled ids beside four bytes for each: the objects that hold them."""
+
+
+KEPT_BYTES: Final = 240
+"""Charged for what is kept for the next turn beside what was rendered; measured on 64-bit CPython."""
+
+
+class Sampled(Struct, frozen=True, gc=False):
+    """Token ids that were sampled for a response's output, in order.
+
+    Attributes:
+        vocabulary: Names the format and the vocabulary that they belong to (a renderer's name).
+        packed: Four bytes each, in the machine's order.
+    """
+
+    vocabulary: str
+    packed: bytes
+
+    @classmethod
+    def of(cls, vocabulary: str, ids: Iterable[int]) -> "Sampled":
+        """Pack ids."""
+        return cls(vocabulary, array("I", ids).tobytes())
+
+    @property
+    def ids(self) -> "array[int]":
+        """The ids, in one copy."""
+        return array("I", self.packed)
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
@@ -36,7 +68,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
         calls: What the validator carries on.
         generated: False for a warm-up.
         status: ``completed`` or ``incomplete``.
-        sampled_ids: Token ids that the upstream sampled for the output, if it told us.
+        sampled: Token ids that the upstream sampled for the output, if it told us.
+        response: The response object without its output, encoded; None where the upstream keeps its own.
         size: Bytes charged.
         budgets: Where.
     """
@@ -52,7 +85,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     calls: CallState
     generated: bool
     status: str
-    sampled_ids: tuple[int, ...] | None
+    sampled: Sampled | None = None
+    response: bytes | None = None
     size: int = 0
     budgets: tuple[Budget, ...] = ()
 
@@ -76,9 +110,34 @@ def record_bytes(record: Record, parent: Record | None, *, stored: bool) -> int:
         size += len(record.items) - record.history_at  # what the history goes on from is kept as a piece of its own
     if parent is None or record.calls is not parent.calls:
         size += record.calls.size
-    if record.sampled_ids is not None:
-        size += TOKEN_BYTES * len(record.sampled_ids)
+    if record.sampled is not None:
+        size += SAMPLED_BYTES + len(record.sampled.packed)
+    if record.response is not None:
+        size += getsizeof(record.response)
     return size + STORED_BYTES if stored else size
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """What is kept of a turn's work for the next one; made anew from the records where it is missing.
+
+    Attributes:
+        key: Under what the conversation was rendered; None if it was not.
+        state: The conversation as rendered, the answer included.
+        route: The model as resolved.
+        resolved: Input items as the resolver made them, by their place in the turn's input.
+    """
+
+    key: "RenderKey | None" = None
+    state: "Rendered | None" = None
+    route: "Route | None" = None
+    resolved: Mapping[int, bytes] = {}
+
+    def bytes_since(self, parent: "Kept | None") -> int:
+        """Return the bytes of memory that this keeps alive and the parent's does not."""
+        size = KEPT_BYTES + sum(map(getsizeof, self.resolved.values()))
+        if self.state is not None:
+            size += self.state.bytes_since(None if parent is None else parent.state)
+        return size
 
 
 class ResponseNode:
@@ -95,6 +154,7 @@ class ResponseNode:
         tools: The frame's ``tools``, interned.
         instructions: The frame's ``instructions``, interned.
         known_to_app: The app itself stored this response (history mode "forward").
+        kept: What is kept of the turn's work for the next one; None if there was none.
     """
 
     __slots__ = (
@@ -102,6 +162,7 @@ class ResponseNode:
         "end",
         "history_bytes",
         "instructions",
+        "kept",
         "known_to_app",
         "lane",
         "parent",
@@ -120,6 +181,7 @@ class ResponseNode:
         tools: Interned | None = None,
         instructions: Interned | None = None,
         known_to_app: bool = False,
+        kept: Kept | None = None,
     ) -> None:
         self.record = record
         self.parent = parent = None if record.base else parent
@@ -128,6 +190,7 @@ class ResponseNode:
         self.tools = tools
         self.instructions = instructions
         self.known_to_app = known_to_app
+        self.kept = kept
         piece = record.items[record.history_at :] if record.history_at else record.items
         if parent is None:
             self._pieces: list[bytes] = []

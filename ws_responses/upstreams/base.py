@@ -1,8 +1,9 @@
 """The contract between a turn and what answers it, and what a handler may know of its turn."""
 
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -10,7 +11,10 @@ from ws_responses.errors import WireError, WSResponsesError
 from ws_responses.protocol.events import ResponseCreate
 from ws_responses.protocol.items import split_items
 from ws_responses.state.interning import Interned, Interner
-from ws_responses.state.node import ResponseNode
+from ws_responses.state.node import Kept, ResponseNode, Sampled
+
+if TYPE_CHECKING:
+    from ws_responses.rendering.cache import Rendering
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,20 +47,31 @@ class CurrentTurn:
         interned_tools: The frame's ``tools`` as they are kept; None if there were none, or no room for them.
         interned_instructions: The frame's ``instructions``, likewise.
         warm_up: True for a turn that generates nothing.
+        response_id: Id that the response has unless the upstream gives its own.
+        may_store: Whether the response outlives the connection (``store`` of its response object).
+        rendering: The conversation up to this turn's input as tokens, if a renderer is set (``renderer=``, or the engine's).
+        kept: What the node is to keep for the next turn (set by the upstream before the terminal event).
+        response: The response object without its output, for the record (set by the engine before the terminal event).
     """
 
     __slots__ = (
+        "_sampled",
+        "_vocabulary",
         "base",
         "create",
         "encoded_delta",
         "id",
         "interned_instructions",
         "interned_tools",
+        "kept",
         "lane",
+        "may_store",
         "model",
         "parent",
         "principal",
-        "sampled_ids",
+        "rendering",
+        "response",
+        "response_id",
         "tenant",
         "warm_up",
     )
@@ -71,7 +86,13 @@ class CurrentTurn:
         self.principal = principal
         self.parent: ResponseNode | None = None
         self.base = False
-        self.sampled_ids: list[int] | None = None
+        self.rendering: Rendering | None = None
+        self.kept: Kept | None = None
+        self.response: bytes | None = None
+        self.response_id = ""
+        self.may_store = False
+        self._sampled: array[int] | None = None
+        self._vocabulary = ""
         self.encoded_delta = b""
         self.interned_tools: Interned | None = None
         self.interned_instructions: Interned | None = None
@@ -126,17 +147,35 @@ class CurrentTurn:
         if self.interned_instructions is not None:
             self.interned_instructions = interner.adopt(self.interned_instructions)
 
-    def record_tokens(self, ids: Sequence[int]) -> None:
+    @property
+    def tokens(self) -> "array[int] | None":
+        """The conversation up to and with the delta as token ids, in one copy; None without a renderer.
+
+        The beginning of the answer is not among them.
+        """
+        return None if self.rendering is None else self.rendering.state.ids()
+
+    def record_tokens(self, ids: Sequence[int], vocabulary: str = "") -> None:
         """Keep the token ids that the handler sampled for this turn's output; the node holds them in order.
 
+        Args:
+            ids: The next ids.
+            vocabulary: Names the format and vocabulary that they belong to (a renderer's name).
+
         Raises:
-            ValueError: An id is negative or no integer.
+            ValueError: An id is no integer from 0 to 2**32 - 1.
         """
-        if any(type(i) is not int or i < 0 for i in ids):
-            raise ValueError("token ids must be non-negative integers")
-        if self.sampled_ids is None:
-            self.sampled_ids = []
-        self.sampled_ids.extend(ids)
+        if any(type(i) is not int or not 0 <= i < 1 << 32 for i in ids):
+            raise ValueError("token ids must be integers from 0 to 2**32 - 1")
+        if self._sampled is None:
+            self._sampled = array("I")
+        self._sampled.extend(ids)
+        self._vocabulary = vocabulary or self._vocabulary
+
+    @property
+    def sampled(self) -> Sampled | None:
+        """What was recorded so far; None if nothing was."""
+        return None if self._sampled is None else Sampled(self._vocabulary, self._sampled.tobytes())
 
 
 _current: ContextVar[CurrentTurn] = ContextVar("ws_responses.turn")
@@ -180,6 +219,14 @@ class Emit(Protocol):
         """
         ...
 
+    def delta(self, event: str, /) -> Awaitable[None]:
+        """Take one event that lacks nothing, as JSON text: the hot path of an upstream whose events are known to be right.
+
+        The event must be none of a lifecycle or of an item's beginning or end, belong to an item that was announced, have all
+        its members, and bear the next ``sequence_number``. It is not looked at.
+        """
+        ...
+
     def alive(self) -> None:
         """Note a sign of life that is no event (a comment)."""
 
@@ -193,7 +240,11 @@ class Emit(Protocol):
 
 
 class Upstream(Protocol):
-    """What answers a turn."""
+    """What answers a turn.
+
+    An upstream that wants to prepare for the next turn when a warm-up comes also has ``async def warm_up(turn)``: it may
+    raise :class:`~ws_responses.errors.WireError`, and set ``turn.kept``.
+    """
 
     async def run(self, turn: CurrentTurn, emit: Emit) -> None:
         """Answer one turn.

@@ -162,6 +162,27 @@ class TurnStream:
 
         return relay
 
+    def trusting(
+        self, turn: Turn, write_text: Callable[[str], Awaitable[None]], otherwise: Callable[[bytes], Awaitable[None]]
+    ) -> Callable[[str], Awaitable[None]]:
+        """Return the function that takes events which lack nothing, from an upstream of ours; nothing of them is read.
+
+        Args:
+            turn: Where signs of life are counted.
+            write_text: Writes a frame.
+            otherwise: Takes them where they must change after all, or the turn is over.
+        """
+        label = self._label.decode()
+
+        def trust(text: str) -> Awaitable[None]:
+            if self._renumber or self._sealed:
+                return otherwise(text.encode())
+            turn.heard += 1
+            self._next += 1
+            return write_text("{" + label + text[1:] if label else text)
+
+        return trust
+
     def seal(self) -> None:
         """Let nothing more pass on the hot path."""
         self._sealed = True
