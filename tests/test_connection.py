@@ -382,7 +382,7 @@ async def test_no_turn_goes_on_after_a_close_of_ours() -> None:
     async with shell.socket(KEY) as ws:
         await ws.send_json(create())
         await app.wait_events(2)
-        (connection,) = shell.middleware._registry.connections
+        (connection,) = shell.middleware.registry.connections
         shell.middleware.disconnect(connection.tenant)
         await settle()
         assert app.running == 0
@@ -540,7 +540,7 @@ async def test_an_operators_close_is_written_even_if_the_client_does_not_read() 
     async with shell.socket(KEY, max_unread=2) as ws:
         await ws.send_json(create())
         await ws.wait_blocked()
-        (connection,) = shell.middleware._registry.connections
+        (connection,) = shell.middleware.registry.connections
         assert shell.middleware.disconnect(connection.tenant, "revoked") == 1
         await shell.clock.advance(10)
         assert (await ws.wait_closed(), ws.close_reason) == (1008, "revoked")
@@ -573,7 +573,7 @@ async def test_a_peer_that_never_answers_a_close_is_given_up() -> None:
 
         tasks.start_soon(server)
         await settle()
-        (connection,) = shell.middleware._registry.connections
+        (connection,) = shell.middleware.registry.connections
         shell.middleware.disconnect(connection.tenant)
         await shell.clock.advance(9.875)
         assert not ended.is_set()
@@ -586,7 +586,7 @@ async def test_a_flood_of_bad_frames_is_answered_within_bounds() -> None:
     """A client that provokes errors and does not read them fills no memory: 1008."""
     shell = Shell(ScriptedApp(), {"max_outgoing_bytes": 10_000})
     async with shell.socket(max_unread=3) as ws:
-        (connection,) = shell.middleware._registry.connections
+        (connection,) = shell.middleware.registry.connections
         while ws.close_code is None:
             await ws.send_text("{")
             await settle()
@@ -1057,7 +1057,7 @@ async def test_a_closed_connection_leaves_only_what_is_stored(
         runs, nodes, connections = alive(TurnRun), alive(ResponseNode), alive(Connection)
         async with shell.socket(*(() if anonymous else (KEY,)), max_unread=None) as ws:
             await some_turns(shell, ws, app)
-            (connection,) = shell.middleware._registry.connections
+            (connection,) = shell.middleware.registry.connections
             assert shell.middleware.history_bytes > 1000
             if end == "age":
                 await shell.clock.advance(4000)
@@ -1079,7 +1079,7 @@ async def test_a_closed_connection_leaves_only_what_is_stored(
 
 
 def stored_records(shell: Shell) -> list[Record]:
-    store = shell.middleware._registry.store
+    store = shell.middleware.registry.store
     assert isinstance(store, InProcessStore)
     return [entry.value.record for shelf in store._shelves.values() for entry in shelf._entries.values()]
 
@@ -1113,7 +1113,7 @@ async def test_what_waits_is_let_go_of_at_the_end() -> None:
         for _ in range(10):
             await ws.send_json(create("x" * 1000))
         await app.wait_requests(1)
-        (connection,) = shell.middleware._registry.connections
+        (connection,) = shell.middleware.registry.connections
         assert connection.session.queued_bytes > 10_000
         await ws.close()
         await shell.clock.advance(GRACE)
@@ -1212,7 +1212,7 @@ class Chaos:
             with self.shell.clock.move_on_after(50):
                 await self.shell.middleware.drain()
         elif how == "disconnect":
-            for connection in list(self.shell.middleware._registry.connections):
+            for connection in list(self.shell.middleware.registry.connections):
                 self.shell.middleware.disconnect(connection.tenant)
         elif how == "cancel":
             server.cancel()
@@ -1264,7 +1264,7 @@ async def test_whatever_happens_the_wire_stays_legal_and_nothing_is_left(
         assert tasks_now() - before == set()
         check_wire(frames_of(ws))
     books = shell.middleware
-    assert (books.connections, books.running_turns, books._registry.ledger.connections) == (0, 0, 0)
+    assert (books.connections, books.running_turns, books.registry.ledger.connections) == (0, 0, 0)
     (closed,) = shell.facts.of(ConnectionClosed)
     assert len(shell.facts.of(TurnFinished)) == closed.turns
 

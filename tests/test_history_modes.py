@@ -366,21 +366,21 @@ class TestTurn:
         def look(turn: CurrentTurn) -> Any:
             turn.record_tokens([1, 2])
             turn.record_tokens([3])
-            return [node.record.sampled_ids for node in turn.chain]
+            return [list(node.record.sampled.ids) for node in turn.chain if node.record.sampled is not None]
 
         handler = Handler(look)
         async with connect(handler, history="turn") as ws:
             first = await ask(ws, input="1")
             second = await ask(ws, input="2", previous_response_id=first)
             await ask(ws, input="3", previous_response_id=second)
-        assert handler.seen == [[], [(1, 2, 3)], [(1, 2, 3), (1, 2, 3)]]
+        assert handler.seen == [[], [[1, 2, 3]], [[1, 2, 3], [1, 2, 3]]]
 
-    @pytest.mark.parametrize("ids", [[-1], [1.0], ["1"], [True], [None]])
+    @pytest.mark.parametrize("ids", [[-1], [1 << 32], [1.0], ["1"], [True], [None]])
     async def test_tokens_are_numbers(self, ids: list[Any]) -> None:
         def look(turn: CurrentTurn) -> Any:
             with pytest.raises(ValueError, match="token ids"):
                 turn.record_tokens(ids)
-            return turn.sampled_ids
+            return turn.sampled
 
         handler = Handler(look)
         async with connect(handler, history="turn") as ws:

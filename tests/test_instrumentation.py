@@ -70,7 +70,7 @@ async def drained(shell: Shell, ws: Client, app: ScriptedApp) -> None:
 
 async def disconnected(shell: Shell, ws: Client, app: ScriptedApp) -> None:
     await after(0)(shell, ws, app)
-    (connection,) = shell.middleware._registry.connections
+    (connection,) = shell.middleware.registry.connections
     shell.middleware.disconnect(connection.tenant)
     await shell.clock.advance(1)
 
@@ -332,7 +332,7 @@ async def test_how_a_connection_ended(leave: str, code: int, by_client: bool) ->
         await ws.turn(create())
         await shell.clock.advance(7.5)
         if leave == "operator":
-            (connection,) = shell.middleware._registry.connections
+            (connection,) = shell.middleware.registry.connections
             shell.middleware.disconnect(connection.tenant)
         elif leave == "age":
             await shell.clock.advance(52.5)
@@ -380,7 +380,7 @@ async def test_a_hook_may_end_the_connection_that_it_hears_of() -> None:
 
     shell = Shell(app, hooks=(quota,))
     async with shell.socket(KEY) as ws:
-        (connection,) = shell.middleware._registry.connections
+        (connection,) = shell.middleware.registry.connections
         tenants.append(connection.tenant)
         await ws.send_json(create())
         await ws.send_json(create("waits"))
@@ -399,7 +399,7 @@ async def test_a_hook_may_drain() -> None:
 
     def hook(fact: Fact) -> None:
         if isinstance(fact, TurnStarted):
-            for connection in shell.middleware._registry.connections:
+            for connection in shell.middleware.registry.connections:
                 connection.retire()
 
     shell = Shell(app, hooks=(hook,))
@@ -477,7 +477,7 @@ async def test_a_refused_upgrade_tells_no_key(caplog: pytest.LogCaptureFixture) 
 
 
 def test_facts_cannot_be_changed() -> None:
-    fact = ConnectionOpened(connection_id="conn_1", path="/v1/responses")
+    fact = ConnectionOpened(connection_id="conn_1", path="/v1/responses", transport="websocket")
     with pytest.raises(AttributeError):
         fact.path = "/other"  # type: ignore[misc]
 

@@ -120,8 +120,8 @@ async def test_refused_upgrades_leave_nothing_behind() -> None:
             async with full.socket(KEY) as ws:
                 assert (await refused_status(ws)) == 429
     for shell in (probed, authorized, full):
-        assert shell.middleware._registry.ledger.connections == 0
-        assert shell.middleware._registry.ledger.tenants == 0
+        assert shell.middleware.registry.ledger.connections == 0
+        assert shell.middleware.registry.ledger.tenants == 0
 
 
 async def refused_status(ws: MemorySocket) -> int:
@@ -136,7 +136,7 @@ async def test_a_connection_that_ends_gives_its_place_back_once() -> None:
         async with shell.socket(KEY) as ws:
             await ws.turn(create(store=False))
             await getattr(ws, leave)()
-    ledger = shell.middleware._registry.ledger
+    ledger = shell.middleware.registry.ledger
     assert (ledger.connections, ledger.tenants) == (0, 0)
 
 
@@ -357,7 +357,7 @@ async def test_a_long_reason_is_cut_at_a_character() -> None:
 
 
 async def test_ids_cannot_be_guessed_and_never_repeat() -> None:
-    registry = Shell(ScriptedApp()).middleware._registry
+    registry = Shell(ScriptedApp()).middleware.registry
 
     ids = [registry.new_id("resp") for _ in range(1000)]
     turns = [registry.new_turn_id() for _ in range(10)]
@@ -365,7 +365,7 @@ async def test_ids_cannot_be_guessed_and_never_repeat() -> None:
     assert len(set(ids)) == 1000
     assert all(re.fullmatch(r"resp_[0-9a-f]{32}", each) for each in ids)
     assert len(set(turns)) == 10
-    assert Shell(ScriptedApp()).middleware._registry.new_turn_id() not in turns, "unique over processes"
+    assert Shell(ScriptedApp()).middleware.registry.new_turn_id() not in turns, "unique over processes"
 
 
 # -- a store that takes its time --------------------------------------------------------------------------------------

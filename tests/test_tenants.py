@@ -259,7 +259,7 @@ async def test_what_the_app_accepts_is_kept_from_the_first_turn_on() -> None:
     async with shell.socket(KEY) as ws:
         await ws.turn(create(tools=tools, instructions="A", tool_choice="none"))
         await ws.turn(create(tools=tools, instructions="A", tool_choice="none"))
-        (connection,) = shell.middleware._registry.connections
+        (connection,) = shell.middleware.registry.connections
         first, second = (request.scope["state"]["ws_responses.turn"] for request in app.requests)
         for turn in (first, second):
             assert (turn.tools, turn.instructions) == (tools, "A")

@@ -1,7 +1,6 @@
 """One socket: its reader, its watchdog, its turns, and their end."""
 
 import contextvars
-import inspect
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -178,7 +177,9 @@ class Connection:
         """Serve the socket to its end; nothing of it runs on when this returns."""
         self.registry.add(self)
         self.account.caches.add(self.cache)
-        self.reporter.report(ConnectionOpened(connection_id=self.id, path=self.handshake.path))
+        self.reporter.report(
+            ConnectionOpened(connection_id=self.id, path=self.handshake.path, transport=self.handshake.scope["type"])
+        )
         code = 1006
         try:
             async with anyio.create_task_group() as self._tasks:
@@ -473,7 +474,7 @@ class Connection:
         Raises:
             Refused: Not (or no longer) allowed.
         """
-        principal = await ask_authorize(self.registry, self.handshake, model)
+        principal = await self.registry.authorize(self.handshake, model)
         if principal is not None and principal.tenant is not None and principal.tenant != self.tenant:
             raise Unauthorized("The credential of this connection now belongs to somebody else.")
         return principal
@@ -615,31 +616,3 @@ class Connection:
 def _code_of(frame: bytes) -> str:
     _, _, rest = frame.partition(b'"code":"')
     return rest.partition(b'"')[0].decode()
-
-
-async def ask_authorize(registry: "Registry", handshake: Handshake, model: str | None) -> Principal | None:
-    """Return what the operator's ``authorize`` says; None if there is none.
-
-    Raises:
-        Refused: It refused, raised, or took too long (503).
-    """
-    authorize = registry.settings.authorize
-    if authorize is None:
-        return None
-    principal: Principal | None = None
-    answered = False
-    try:
-        with registry.settings.clock.move_on_after(registry.settings.limits.authorize_timeout_s):
-            verdict = authorize(handshake, model)
-            principal = await verdict if inspect.isawaitable(verdict) else verdict
-            answered = True
-    except Refused:
-        raise
-    except Exception as error:
-        logger.exception("authorize raised")
-        raise Unavailable("Authorization failed.", headers={"retry-after": "1"}) from error
-    if not answered:
-        raise Unavailable("Authorization took too long.", headers={"retry-after": "1"})
-    if principal is None:
-        raise Unauthorized("The credential is missing or not valid here.")
-    return principal

@@ -8,20 +8,20 @@ from types import TracebackType
 from typing import Literal, Self
 
 import anyio
-from msgspec import Struct
 
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.clock import Clock, MonotonicClock
-from ws_responses.connection import Connection, ask_authorize
+from ws_responses.connection import Connection
 from ws_responses.errors import ConfigurationError, Forbidden, Refused
 from ws_responses.handshake import Handshake, deny, deny_with
 from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
 from ws_responses.limits import Limits
-from ws_responses.registry import Registry, Seat
+from ws_responses.registry import Guest, Registry, Seat
+from ws_responses.rendering.renderer import Renderer
 from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf
 from ws_responses.state.store import ResponseStore
 from ws_responses.upstreams.asgi import AsgiUpstream
-from ws_responses.upstreams.base import Principal
+from ws_responses.upstreams.base import Upstream
 from ws_responses.upstreams.bodies import AppStore, Bodies, History, Prepare
 from ws_responses.upstreams.scope import InnerScope, route_path
 from ws_responses.validation import OpenCalls
@@ -79,14 +79,6 @@ class _Probe:
                 self.scope.cancel()
 
 
-class _Guest(Struct, frozen=True):
-    """Who an upgrade that was let in belongs to."""
-
-    tenant: str
-    anonymous: bool
-    principal: Principal | None
-
-
 class ResponsesWebSocketMiddleware:
     """Give an app with ``POST /v1/responses`` OpenAI's WebSocket mode.
 
@@ -95,6 +87,8 @@ class ResponsesWebSocketMiddleware:
 
     Args:
         app: Any ASGI app.
+        upstream: Answers the turns in the app's place: a ``ResponsesEngine``, for one. The app still gets all of HTTP.
+        renderer: Renders each turn for the wrapped app: ``current_turn().tokens``, continued from the turn before.
         path: Path or paths of the socket, below ``root_path``; matched exactly.
         inner_path: Path of the app's HTTP route if it is another one.
         history: What the app is given of a conversation: "replay" (all of it), "forward" (its own parent's id and what it
@@ -108,7 +102,8 @@ class ResponsesWebSocketMiddleware:
         tenant: Names who owns the chains of a connection; by default a keyed hash of its credentials.
         tenant_key: Key of that hash; give the same to all workers that share a store.
         anonymous_tenant: Clients without credentials are strangers to each other ("connection") or one tenant ("shared").
-        authorize: Judges the upgrade and each turn; by default the app judges each turn by the handshake's headers.
+        authorize: Judges the upgrade and each turn; by default the app judges each turn by the handshake's headers. With an
+            ``upstream`` nobody else does, so it must be given: "open" lets everybody in.
         probe: Ask the app's outer layers at the upgrade, by an inner GET, whether they refuse the client (401, 403).
         allowed_origins: Browser origins let in, "*" for all; by default only pages of the same host.
         keep_origin: Whether ``Origin`` reaches the app.
@@ -132,6 +127,8 @@ class ResponsesWebSocketMiddleware:
         self,
         app: ASGIApp,
         *,
+        upstream: Upstream | None = None,
+        renderer: Renderer | None = None,
         path: str | Sequence[str] = "/v1/responses",
         inner_path: str | None = None,
         history: History = "replay",
@@ -144,7 +141,7 @@ class ResponsesWebSocketMiddleware:
         tenant: TenantOf | None = None,
         tenant_key: bytes | None = None,
         anonymous_tenant: Literal["connection", "shared"] = "connection",
-        authorize: Authorize | None = None,
+        authorize: Authorize | Literal["open"] | None = None,
         probe: bool = True,
         allowed_origins: Sequence[str] | None = None,
         keep_origin: bool = True,
@@ -165,7 +162,16 @@ class ResponsesWebSocketMiddleware:
             raise ConfigurationError(f"store must be 'memory', a ResponseStore or None, not {store!r}")
         if isinstance(on_disconnect, str) and on_disconnect != "cancel":
             raise ConfigurationError(f"on_disconnect must be 'cancel' or seconds, not {on_disconnect!r}")
+        if isinstance(authorize, str) and authorize != "open":
+            raise ConfigurationError(f"authorize must be a function, 'open' or None, not {authorize!r}")
+        if upstream is not None and authorize is None:
+            raise ConfigurationError(
+                "with upstream= no app judges the turns of a socket: give authorize=, or authorize='open' to let everybody in"
+            )
+        if upstream is not None and renderer is not None:
+            raise ConfigurationError("renderer= is for a wrapped app; an upstream renders by itself")
         self.app = app
+        self._upstream = upstream
         settings = Settings(
             paths=(path,) if isinstance(path, str) else tuple(path),
             inner_path=inner_path,
@@ -177,8 +183,9 @@ class ResponsesWebSocketMiddleware:
             open_calls=open_calls,
             tenant=tenant,
             anonymous_tenant=anonymous_tenant,
-            authorize=authorize,
-            probe=probe,
+            authorize=None if isinstance(authorize, str) else authorize,
+            probe=probe and authorize is None,
+            renderer=renderer,
             allowed_origins=None if allowed_origins is None else tuple(allowed_origins),
             keep_origin=keep_origin,
             enabled=enabled,
@@ -192,7 +199,8 @@ class ResponsesWebSocketMiddleware:
             clock=clock or MonotonicClock(),
         )
         self._settings = settings
-        self._registry = Registry(settings, Reporter(hooks), store, tenant_key)
+        self.registry = Registry(settings, Reporter(hooks), store, tenant_key)
+        """What its connections share; for this package."""
         self._bodies = Bodies(
             history,
             app_store=app_store,
@@ -224,10 +232,13 @@ class ResponsesWebSocketMiddleware:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Drain for the age grace at most, then close the store."""
+        """Drain for the age grace at most, then close the upstream (if it can be closed) and the store."""
         await self.drain(self._settings.limits.age_grace_s)
-        if self._registry.store is not None:
-            await self._registry.store.aclose()
+        close = getattr(self._upstream, "aclose", None)
+        if close is not None:
+            await close()
+        if self.registry.store is not None:
+            await self.registry.store.aclose()
 
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Refuse upgrades (503) and new turns, let running ones end, close all sockets with 1012.
@@ -237,26 +248,26 @@ class ResponsesWebSocketMiddleware:
         Returns:
             Whether all connections have ended within ``timeout_s`` seconds.
         """
-        return await self._registry.drain(timeout_s)
+        return await self.registry.drain(timeout_s)
 
     def disconnect(self, tenant: str, reason: str = "disconnected") -> int:
         """End all connections of a tenant with 1008 (a revoked key, for example); return how many there were."""
-        return self._registry.disconnect(tenant, reason)
+        return self.registry.disconnect(tenant, reason)
 
     @property
     def connections(self) -> int:
         """Number of open connections."""
-        return len(self._registry.connections)
+        return len(self.registry.connections)
 
     @property
     def running_turns(self) -> int:
         """Number of turns in flight."""
-        return sum(len(connection.session.running) for connection in self._registry.connections)
+        return sum(len(connection.session.running) for connection in self.registry.connections)
 
     @property
     def history_bytes(self) -> int:
         """Bytes of history kept in the process."""
-        return self._registry.ledger.process.used
+        return self.registry.ledger.process.used
 
     # -- an upgrade --------------------------------------------------------------------------------------------------
 
@@ -266,8 +277,9 @@ class ResponsesWebSocketMiddleware:
         handshake = Handshake(scope)
         settings = self._settings
         inner = partial(InnerScope, handshake.scope, inner_path=settings.inner_path, keep_origin=settings.keep_origin)
-        with self._registry.seat() as seat:
+        with self.registry.seat() as seat:
             try:
+                self._guard(handshake)
                 guest = await self._admit(handshake, inner, seat)
             except _AppRefusal as refusal:
                 self._report_denial(scope, refusal.status, refusal.code)
@@ -283,41 +295,42 @@ class ResponsesWebSocketMiddleware:
                 if connection is not None:
                     await connection.run()
 
-    async def _admit(self, handshake: Handshake, inner: Callable[[], InnerScope], seat: Seat) -> _Guest:
+    async def _admit(self, handshake: Handshake, inner: Callable[[], InnerScope], seat: Seat) -> Guest:
         """Judge an upgrade, the cheap checks first.
 
         Raises:
             Refused: It is turned away.
         """
-        self._guard(handshake)
-        seat.take()
-        principal = await ask_authorize(self._registry, handshake, None)
-        tenant, anonymous = self._registry.tenant_of(handshake, principal.tenant if principal else None)
-        seat.take_for(tenant)
-        if self._settings.probe and self._settings.authorize is None:
+        guest = await self.registry.admit(handshake, seat)
+        if self._settings.probe:
             await self._probe(inner())
         seat.confirm()
-        return _Guest(tenant=tenant, anonymous=anonymous, principal=principal)
+        return guest
 
     async def _accept(
-        self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: _Guest
+        self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: Guest
     ) -> Connection | None:
-        connection = Connection(
-            self._registry,
-            handshake,
-            receive,
-            send,
-            tenant=guest.tenant,
-            anonymous=guest.anonymous,
-            principal=guest.principal,
-            upstream=AsgiUpstream(self.app, inner, self._bodies, self._settings.limits),
-        )
+        connection = self._connection(handshake, inner, receive, send, guest)
         try:
             await send({"type": "websocket.accept", "headers": self._accept_headers(handshake)})
         except OSError:
             logger.debug("a client left before its upgrade was accepted")
             return None
         return connection
+
+    def _connection(
+        self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: Guest
+    ) -> Connection:
+        return Connection(
+            self.registry,
+            handshake,
+            receive,
+            send,
+            tenant=guest.tenant,
+            anonymous=guest.anonymous,
+            principal=guest.principal,
+            upstream=self._upstream or AsgiUpstream(self.app, inner, self._bodies, self._settings.limits),
+        )
 
     def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:
         if self._settings.handshake_headers is None:
@@ -362,7 +375,7 @@ class ResponsesWebSocketMiddleware:
             logger.debug("the probe at the upgrade failed: %s", type(error).__name__)
 
     def _report_denial(self, scope: Scope, status: int, code: str) -> None:
-        self._registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))
+        self.registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))
 
     # -- DELETE ------------------------------------------------------------------------------------------------------
 
@@ -385,9 +398,8 @@ class ResponsesWebSocketMiddleware:
         response_id = self._deleted_id(scope)
         handshake = Handshake(scope)
         try:
-            principal = await ask_authorize(self._registry, handshake, None)
+            guest = await self.registry.identify(handshake)
         except Refused:
             return  # not ours to judge: the app has let it pass, but we do not know who it is
-        tenant, _ = self._registry.tenant_of(handshake, principal.tenant if principal else None)
         if response_id is not None:
-            await self._registry.forget(tenant, response_id)
+            await self.registry.forget(guest.tenant, response_id)

@@ -1,22 +1,25 @@
 """What the connections of one middleware share: budgets, store, counters, and the operator's reach to all of them."""
 
+import inspect
 import logging
 import os
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ws_responses.errors import ConnectionsExhausted, Refused, Unavailable
+from ws_responses.errors import ConnectionsExhausted, Refused, Unauthorized, Unavailable
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import Reporter, StoreFailed
 from ws_responses.settings import Settings
 from ws_responses.state.budget import Ledger, TenantAccount
 from ws_responses.state.node import Record, ResponseNode
 from ws_responses.state.store import InProcessStore, ResponseStore, StoreKey
+from ws_responses.upstreams.base import Principal
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
@@ -92,6 +95,20 @@ class Seat:
         """
         if self._registry.draining:
             raise Unavailable("This server is shutting down. Connect again.", headers={"retry-after": "1"})
+
+
+class Guest(Struct, frozen=True):
+    """Who a client is that was let in.
+
+    Attributes:
+        tenant: Who owns its chains.
+        anonymous: The tenant is this connection alone.
+        principal: As ``authorize`` said.
+    """
+
+    tenant: str
+    anonymous: bool
+    principal: Principal | None
 
 
 class Registry:
@@ -181,6 +198,54 @@ class Registry:
             return ANONYMOUS, False
         return self.new_id("anonymous"), True
 
+    async def authorize(self, handshake: Handshake, model: str | None) -> Principal | None:
+        """Return what the operator's ``authorize`` says; None if there is none.
+
+        Raises:
+            Refused: It refused, raised, or took too long (503).
+        """
+        authorize = self.settings.authorize
+        if authorize is None:
+            return None
+        principal: Principal | None = None
+        answered = False
+        try:
+            with self.settings.clock.move_on_after(self.settings.limits.authorize_timeout_s):
+                verdict = authorize(handshake, model)
+                principal = await verdict if inspect.isawaitable(verdict) else verdict
+                answered = True
+        except Refused:
+            raise
+        except Exception as error:
+            logger.exception("authorize raised")
+            raise Unavailable("Authorization failed.", headers={"retry-after": "1"}) from error
+        if not answered:
+            raise Unavailable("Authorization took too long.", headers={"retry-after": "1"})
+        if principal is None:
+            raise Unauthorized("The credential is missing or not valid here.")
+        return principal
+
+    async def admit(self, handshake: Handshake, seat: Seat) -> Guest:
+        """Judge a client at its first request, the cheap checks first.
+
+        Raises:
+            Refused: It is turned away.
+        """
+        seat.take()
+        guest = await self.identify(handshake)
+        seat.take_for(guest.tenant)
+        return guest
+
+    async def identify(self, handshake: Handshake) -> Guest:
+        """Return who a request belongs to.
+
+        Raises:
+            Refused: Nobody who may come in.
+        """
+        principal = await self.authorize(handshake, None)
+        tenant, anonymous = self.tenant_of(handshake, principal.tenant if principal else None)
+        return Guest(tenant=tenant, anonymous=anonymous, principal=principal)
+
     async def drain(self, timeout_s: float | None) -> bool:
         """Refuse new connections and turns, and wait for the open ones to end.
 
@@ -220,10 +285,8 @@ class Registry:
 
     async def load(self, connection: "Connection", response_id: str, lane: str | None) -> ResponseNode | None:
         """Return a stored node with its chain; a store that fails or is late is a miss."""
-        assert self.store is not None
-        records = await self._bounded("load", self.store.load(StoreKey(connection.tenant, response_id)))
         node: ResponseNode | None = None
-        for record in records or ():
+        for record in await self.stored(connection.tenant, response_id):
             known = connection.cache.get(record.id)
             if known is None:
                 charged = self._charged(connection, record)
@@ -238,6 +301,12 @@ class Registry:
             return record
         budgets = connection.reserve(record.size, stored=False)
         return None if budgets is None else replace(record, budgets=budgets)
+
+    async def stored(self, tenant: str, response_id: str) -> Sequence[Record]:
+        """Return the records of a stored chain, root (or newest base) first; empty if there is none."""
+        if self.store is None:
+            return ()
+        return await self._bounded("load", self.store.load(StoreKey(tenant, response_id))) or ()
 
     async def forget(self, tenant: str, response_id: str) -> None:
         """Drop an id everywhere here, because its owner deleted it; descendants stay."""

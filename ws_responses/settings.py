@@ -9,6 +9,7 @@ from ws_responses.clock import Clock
 from ws_responses.errors import ConfigurationError
 from ws_responses.handshake import Handshake
 from ws_responses.limits import Limits
+from ws_responses.rendering.renderer import Renderer
 from ws_responses.upstreams.base import Principal
 from ws_responses.upstreams.bodies import AppStore, History, Prepare
 from ws_responses.validation import OpenCalls
@@ -44,6 +45,7 @@ class Settings:
     anonymous_tenant: Literal["connection", "shared"]
     authorize: Authorize | None
     probe: bool
+    renderer: Renderer | None
     allowed_origins: tuple[str, ...] | None
     keep_origin: bool
     enabled: bool

@@ -94,6 +94,7 @@ class TurnRun:
             complete=response_members(create) if connection.settings.complete_response else None,
             max_output_bytes=connection.limits.max_request_bytes,
         )
+        self.info.response_id = self.stream.response_id
         self._plain: Callable[[bytes], bytes | None] = self.stream.plain
         self._write: Callable[[bytes], Awaitable[None]] = connection.writer.write
         self.event = self.stream.relay(turn, connection.writer.write_text, self._usual)
@@ -137,6 +138,7 @@ class TurnRun:
                 warm_up=self.info.warm_up,
             )
         )
+        self.info.may_store = connection.stores and self._may_be_stored()
         if self.turn.create.warm_up:
             await self._warm_up()
             return
@@ -192,10 +194,12 @@ class TurnRun:
 
     async def _warm_up(self) -> None:
         """Answer a turn that generates nothing; its items are kept and can be continued."""
-        connection, create = self._connection, self.turn.create
-        response_id = self.stream.response_id
-        done = warm_up_response(create, response_id, int(time.time()))
-        done["store"] = connection.stores and self._may_be_stored()
+        create = self.turn.create
+        prepare = getattr(self._connection.upstream, "warm_up", None)
+        if prepare is not None:
+            await prepare(self.info)
+        done = warm_up_response(create, self.stream.response_id, int(time.time()))
+        done["store"] = self.info.may_store
         begun = {**done, "status": "in_progress", "usage": None, "completed_at": None}
         self.turn.heard += 1
         for kind, response in ((events.CREATED, begun), (events.IN_PROGRESS, begun), (events.COMPLETED, done)):
@@ -391,7 +395,7 @@ class TurnRun:
             generated=not create.warm_up,
             status=intern(end.status),
             sampled=self.info.sampled,
-            response=self.info.response,
+            response=self.info.response if self.info.may_store else None,
         )
         stored = store and connection.stores
         size = record_bytes(record, None if parent is None else parent.record, stored=stored)

@@ -149,7 +149,7 @@ class Harness:
     async def gauges(self, query: dict[str, str]) -> dict[str, int]:
         """What is open and running, over all middlewares."""
         return {
-            "seats": sum(each._registry.ledger.connections for each in self.middlewares.values()),
+            "seats": sum(each.registry.ledger.connections for each in self.middlewares.values()),
             "connections": sum(each.connections for each in self.middlewares.values()),
             "turns": sum(each.running_turns for each in self.middlewares.values()),
             "calls": sum(each.running for each in self.apps.values()),

@@ -131,7 +131,7 @@ class Soaked:
         self.facts[f"{kind} {fact.outcome}" if isinstance(fact, TurnFinished) else kind] += 1
 
     def _figures(self) -> dict[str, Any]:
-        store = self.middleware._registry.store
+        store = self.middleware.registry.store
         assert isinstance(store, InProcessStore)
         store.expire()
         gc.collect()
@@ -152,7 +152,7 @@ class Soaked:
                 "connections": self.middleware.connections,
                 "running turns": self.middleware.running_turns,
                 "bytes of history": self.middleware.history_bytes,
-                "tenants": self.middleware._registry.ledger.tenants,
+                "tenants": self.middleware.registry.ledger.tenants,
                 "calls of the app": self.inner.running,
             },
         }

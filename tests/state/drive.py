@@ -38,7 +38,6 @@ def make_record(
         calls=START,
         generated=True,
         status="completed",
-        sampled_ids=None,
     )
 
 

@@ -19,7 +19,7 @@ from ws_responses.protocol.calls import START, CallState, OpenCall
 from ws_responses.state.budget import Budget, Ledger
 from ws_responses.state.cache import ConnectionCache, LeafCache
 from ws_responses.state.interning import INTERNED_BYTES, Interned, Interner
-from ws_responses.state.node import Record, ResponseNode, record_bytes
+from ws_responses.state.node import Record, ResponseNode, Sampled, record_bytes
 from ws_responses.state.store import InProcessStore, StoreKey
 
 T = TypeVar("T")
@@ -579,7 +579,8 @@ def test_open_calls_are_charged_to_who_opened_them() -> None:
         ({"items": b"x" * 1002}, 1000),
         ({"model": "m" * 1001}, 1000),
         ({"id": "r" * 1001}, 1000),
-        ({"sampled_ids": tuple(range(1000, 1100))}, 3600),
+        ({"sampled": Sampled.of("v", range(1000, 1100))}, 400),
+        ({"response": b"r" * 1001}, 1000),
         ({"items": b"x" * 1002, "history_at": 502}, 1500),
     ],
 )

@@ -52,7 +52,6 @@ def node(
         calls=START,
         generated=True,
         status="completed",
-        sampled_ids=None,
         size=0,
     )
     return ResponseNode(record, parent, tenant="tenant", known_to_app=known)

@@ -6,10 +6,15 @@ from msgspec import Struct
 
 
 class ConnectionOpened(Struct, frozen=True, kw_only=True):
-    """A socket was accepted."""
+    """A socket was accepted, or a request taken that is answered as one.
+
+    Attributes:
+        transport: ``websocket``; ``http`` for a POST that the engine answers, as a connection of one turn.
+    """
 
     connection_id: str
     path: str
+    transport: str
 
 
 class ConnectionDenied(Struct, frozen=True, kw_only=True):

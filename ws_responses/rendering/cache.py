@@ -4,10 +4,18 @@
 cold, token for token.
 """
 
+from collections.abc import Mapping
+from sys import getsizeof
+from typing import TYPE_CHECKING, Final
+
 from msgspec import Struct
 
 from ws_responses.rendering.rendered import Form, Rendered
 from ws_responses.rendering.renderer import RenderSettings
+from ws_responses.state.node import Carried
+
+if TYPE_CHECKING:
+    from ws_responses.routing import Route
 
 
 class RenderKey(Struct, frozen=True):
@@ -40,3 +48,30 @@ class Rendering(Struct, frozen=True, kw_only=True):
     hit: bool
     rendered: int
     rewound: int
+
+
+KEPT_BYTES: Final = 240
+"""Charged for what is kept for the next turn beside what was rendered; measured on 64-bit CPython."""
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """What is kept of a turn's work for the next one; made anew from the records where it is missing.
+
+    Attributes:
+        key: Under what the conversation was rendered; None if it was not.
+        state: The conversation as rendered, the answer included.
+        route: The model as resolved.
+        resolved: Input items as the resolver made them, by their place in the turn's input.
+    """
+
+    key: RenderKey | None = None
+    state: Rendered | None = None
+    route: "Route | None" = None
+    resolved: Mapping[int, bytes] = {}
+
+    def bytes_since(self, parent: Carried | None) -> int:
+        """Return the bytes of memory that this keeps alive and the parent's does not."""
+        size = KEPT_BYTES + sum(map(getsizeof, self.resolved.values()))
+        if self.state is not None:
+            size += self.state.bytes_since(parent.state if isinstance(parent, Kept) else None)
+        return size

@@ -1,9 +1,9 @@
 """What is kept of a response: the record (its content) and the node (the record in its chain)."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from sys import getsizeof
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -11,11 +11,6 @@ from ws_responses.protocol.calls import CallState
 from ws_responses.protocol.items import split_items
 from ws_responses.state.budget import Budget
 from ws_responses.state.interning import Interned
-
-if TYPE_CHECKING:
-    from ws_responses.rendering.cache import RenderKey
-    from ws_responses.rendering.rendered import Rendered
-    from ws_responses.routing import Route
 
 RECORD_BYTES: Final = 672
 """Charged for a record beside its items and strings: record, node, cache entries; measured on 64-bit CPython."""
@@ -25,10 +20,6 @@ STORED_BYTES: Final = 640
 
 SAMPLED_BYTES: Final = 160
 """Charged for sampled ids beside four bytes for each: the objects that hold them."""
-
-
-KEPT_BYTES: Final = 240
-"""Charged for what is kept for the next turn beside what was rendered; measured on 64-bit CPython."""
 
 
 class Sampled(Struct, frozen=True, gc=False):
@@ -117,27 +108,12 @@ def record_bytes(record: Record, parent: Record | None, *, stored: bool) -> int:
     return size + STORED_BYTES if stored else size
 
 
-class Kept(Struct, frozen=True, kw_only=True):
-    """What is kept of a turn's work for the next one; made anew from the records where it is missing.
+class Carried(Protocol):
+    """What an upstream keeps of a turn for the next one; made anew from the records where it is missing."""
 
-    Attributes:
-        key: Under what the conversation was rendered; None if it was not.
-        state: The conversation as rendered, the answer included.
-        route: The model as resolved.
-        resolved: Input items as the resolver made them, by their place in the turn's input.
-    """
-
-    key: "RenderKey | None" = None
-    state: "Rendered | None" = None
-    route: "Route | None" = None
-    resolved: Mapping[int, bytes] = {}
-
-    def bytes_since(self, parent: "Kept | None") -> int:
+    def bytes_since(self, parent: "Carried | None") -> int:
         """Return the bytes of memory that this keeps alive and the parent's does not."""
-        size = KEPT_BYTES + sum(map(getsizeof, self.resolved.values()))
-        if self.state is not None:
-            size += self.state.bytes_since(None if parent is None else parent.state)
-        return size
+        ...
 
 
 class ResponseNode:
@@ -181,7 +157,7 @@ class ResponseNode:
         tools: Interned | None = None,
         instructions: Interned | None = None,
         known_to_app: bool = False,
-        kept: Kept | None = None,
+        kept: Carried | None = None,
     ) -> None:
         self.record = record
         self.parent = parent = None if record.base else parent

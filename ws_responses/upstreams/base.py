@@ -11,7 +11,7 @@ from ws_responses.errors import WireError, WSResponsesError
 from ws_responses.protocol.events import ResponseCreate
 from ws_responses.protocol.items import split_items
 from ws_responses.state.interning import Interned, Interner
-from ws_responses.state.node import Kept, ResponseNode, Sampled
+from ws_responses.state.node import Carried, ResponseNode, Sampled
 
 if TYPE_CHECKING:
     from ws_responses.rendering.cache import Rendering
@@ -87,7 +87,7 @@ class CurrentTurn:
         self.parent: ResponseNode | None = None
         self.base = False
         self.rendering: Rendering | None = None
-        self.kept: Kept | None = None
+        self.kept: Carried | None = None
         self.response: bytes | None = None
         self.response_id = ""
         self.may_store = False

@@ -1,0 +1,225 @@
+"""One turn over HTTP: a POST is served as a connection of a single create, so that both ways run on the same code.
+
+What the connection sends becomes an event stream, or the one JSON object that a client without ``stream`` waits for.
+"""
+
+import re
+from typing import Any, Final
+
+import anyio
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ws_responses import errors
+from ws_responses._types import Message, Receive, Send
+from ws_responses.errors import InvalidRequest, RequestTooLarge, WireError
+from ws_responses.protocol import events
+from ws_responses.protocol.events import encode
+
+_KIND: Final = re.compile(r'\{"type":"([^"\\]+)"').match
+_END_OF_STREAM: Final = b"data: [DONE]\n\n"
+"""Open Responses, HTTP streaming: the terminal event is followed by this."""
+
+_SSE_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_SOCKET_ONLY: Final = ("stream_id", "generate")
+
+
+class _Head(Struct):
+    """What decides about the shape of the answer; the rest is read by the session."""
+
+    stream: bool | None = None
+    background: bool | None = None
+    stream_id: Raw | UnsetType = UNSET
+    generate: Raw | UnsetType = UNSET
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
+class _Closing(Struct):
+    """The closing event of a turn."""
+
+    type: str
+    response: Raw | UnsetType = UNSET
+    status: int = 500
+    error: Raw | UnsetType = UNSET
+    headers: dict[str, str] = {}
+
+
+_decode_closing = msgspec.json.Decoder(_Closing).decode
+_decode_error = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class _ResponseError(Struct):
+    code: str = ""
+    message: str = ""
+
+
+class _Failed(Struct):
+    error: _ResponseError | None = None
+
+
+_decode_failed = msgspec.json.Decoder(_Failed).decode
+
+
+def _statuses(kind: type[WireError]) -> dict[str, tuple[int, str]]:
+    known = {kind.code: (kind.status, kind.type)}
+    for relative in kind.__subclasses__():
+        known = _statuses(relative) | known
+    return known
+
+
+async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
+    """Return the body of a request; None if the client left before its end.
+
+    Raises:
+        RequestTooLarge: It has more than ``max_bytes``.
+    """
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise RequestTooLarge(len(body), max_bytes)
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+class HttpTurn:
+    """The peer of a connection that serves one POST.
+
+    Args:
+        body: The create request.
+        receive: Of the HTTP request, from behind its body on.
+        send: Of the HTTP request.
+
+    Raises:
+        InvalidRequest: The body is no JSON object, or asks for what HTTP has not.
+    """
+
+    def __init__(self, body: bytes, receive: Receive, send: Send) -> None:
+        head = _read_head(body)
+        self._streams = bool(head.stream)
+        # Duplicate keys: the last one wins, so a "type" of the client's own means nothing.
+        self._frame: str | None = _as_frame(body)
+        self._receive = receive
+        self._send = send
+        self._started = False
+        self._over = anyio.Event()
+        self._gone = False
+
+    # -- the connection's side ---------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """Give the one frame, then wait for the end."""
+        if self._frame is not None:
+            frame, self._frame = self._frame, None
+            return {"type": "websocket.receive", "text": frame}
+        await self._over.wait()
+        return {"type": "websocket.disconnect", "code": 1006 if self._gone else 1000}
+
+    async def send(self, message: Message) -> None:
+        """Take what the connection sends."""
+        if message["type"] == "websocket.close":
+            self._over.set()
+            return
+        text: str = message["text"]
+        if self._over.is_set():
+            return
+        found = _KIND(text)
+        kind = found[1] if found else msgspec.json.decode(text, type=_Closing).type
+        if kind in events.TERMINAL or kind == events.ERROR:
+            await self._close(kind, text)
+        elif self._streams:
+            await self._write(kind, text)
+
+    async def watch(self) -> None:
+        """Wait until the client has gone, or for ever."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._over.set()
+
+    # -- the client's side -------------------------------------------------------------------------------------------
+
+    async def _write(self, kind: str, text: str) -> None:
+        if not self._started:
+            self._started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        body = f"event: {kind}\ndata: {text}\n\n".encode()
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _close(self, kind: str, text: str) -> None:
+        if self._started or (self._streams and kind != events.ERROR):
+            await self._write(kind, text)
+            await self._send({"type": "http.response.body", "body": _END_OF_STREAM, "more_body": False})
+        else:
+            await self._answer(_decode_closing(text))
+        self._over.set()
+
+    async def _answer(self, closing: _Closing) -> None:
+        if closing.type == events.ERROR:
+            assert closing.error is not UNSET
+            error = _decode_error(closing.error)
+            error.pop("headers", None)
+            await send_json(self._send, closing.status, {"error": error}, closing.headers)
+            return
+        assert closing.response is not UNSET
+        if closing.type == events.FAILED:
+            await self._answer_failure(closing.response)
+            return
+        await send_json(self._send, 200, closing.response)
+
+    async def _answer_failure(self, response: Raw) -> None:
+        """Answer a failed response: without a stream nothing has been told yet, so the status can tell of it."""
+        error = _decode_failed(response).error or _ResponseError()
+        status, kind = _statuses(WireError).get(error.code, (500, "server_error"))
+        body = {"type": kind, "code": error.code or "server_error", "message": error.message, "param": None}
+        await send_json(self._send, status, {"error": body})
+
+
+def _read_head(body: bytes) -> _Head:
+    try:
+        head = _decode_head(body)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"The body is not a create request: {error}", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise InvalidRequest("The body is not valid JSON.", code="invalid_json") from None
+    for name in _SOCKET_ONLY:
+        if getattr(head, name) is not UNSET:
+            raise InvalidRequest(
+                f"The field '{name}' is for WebSocket mode only.", param=name, code="unknown_parameter"
+            )
+    if head.background:
+        raise InvalidRequest("Background responses are not available here.", param="background")
+    return head
+
+
+def _as_frame(body: bytes) -> str:
+    members = body.strip()[1:-1].strip()
+    try:
+        text = members.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not valid UTF-8.", code="invalid_json") from None
+    return "{" + text + ("," if text else "") + '"type":"response.create"}'
+
+
+async def send_json(send: Send, status: int, value: Any, headers: Any = None) -> None:
+    """Send one JSON answer."""
+    body = encode(value)
+    fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    fields += [(name.encode("latin-1"), given.encode("latin-1")) for name, given in (headers or {}).items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: errors.WireError) -> None:
+    """Send an error in the API's form."""
+    body = {"type": error.type, "code": error.code, "message": error.message, "param": error.param}
+    await send_json(send, error.status, {"error": {**error.extra, **body}}, error.headers)
