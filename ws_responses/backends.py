@@ -186,7 +186,7 @@ class Backend(Protocol):
         retry should see.
 
         Raises:
-            WireError: As :func:`service_error` and its relatives make it. ``PromptNotAccepted`` if the service does not take
+            WireError: As :mod:`ws_responses.backend_errors` makes it. ``PromptNotAccepted`` if the service does not take
                 this kind of prompt for this model, before any delta.
         """
         ...
@@ -214,3 +214,15 @@ class PromptNotAccepted(WireError):
 
 RETRYABLE: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
 """Statuses of a service after which the same request may succeed."""
+
+FINAL_CODES: Final = frozenset({"insufficient_quota", "upstream_authentication_error"})
+"""Codes after which it will not, whatever the status: only the operator can help."""
+
+
+def may_succeed_again(error: WireError) -> bool:
+    """Whether the same request may succeed after this failure, if nothing was sampled before it."""
+    return (
+        error.status in RETRYABLE
+        and error.code not in FINAL_CODES
+        and error.headers.get("x-should-retry", "").lower() != "false"
+    )
