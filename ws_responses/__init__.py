@@ -3,6 +3,7 @@
 app = ResponsesWebSocketMiddleware(app)
 """
 
+from ws_responses.app import ResponsesApp
 from ws_responses.errors import (
     ConfigurationError,
     Forbidden,
@@ -29,6 +30,7 @@ __all__ = [
     "LocalProtocolError",
     "Principal",
     "Refused",
+    "ResponsesApp",
     "ResponsesWebSocketMiddleware",
     "StoreError",
     "Unauthorized",

@@ -4,15 +4,15 @@ What the connection sends becomes an event stream, or the one JSON object that a
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ws_responses import errors
 from ws_responses._types import Message, Receive, Send
-from ws_responses.errors import InvalidRequest, RequestTooLarge, WireError
+from ws_responses.errors import InvalidRequest, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.events import encode
 
@@ -77,7 +77,7 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
     """Return the body of a request; None if the client left before its end.
 
     Raises:
-        RequestTooLarge: It has more than ``max_bytes``.
+        InvalidRequest: It has more than ``max_bytes``.
     """
     body = bytearray()
     while True:
@@ -86,7 +86,7 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
             return None
         body += message.get("body", b"")
         if len(body) > max_bytes:
-            raise RequestTooLarge(len(body), max_bytes)
+            raise InvalidRequest(f"The body has more than {max_bytes} bytes.", status=413, code="request_too_large")
         if not message.get("more_body"):
             return bytes(body)
 
@@ -210,16 +210,17 @@ def _as_frame(body: bytes) -> str:
     return "{" + text + ("," if text else "") + '"type":"response.create"}'
 
 
-async def send_json(send: Send, status: int, value: Any, headers: Any = None) -> None:
+async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
     """Send one JSON answer."""
     body = encode(value)
     fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    fields += [(name.encode("latin-1"), given.encode("latin-1")) for name, given in (headers or {}).items()]
+    if headers is not None:
+        fields += [(name.encode("latin-1"), given.encode("latin-1")) for name, given in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: errors.WireError) -> None:
+async def send_error(send: Send, error: WireError) -> None:
     """Send an error in the API's form."""
     body = {"type": error.type, "code": error.code, "message": error.message, "param": error.param}
     await send_json(send, error.status, {"error": {**error.extra, **body}}, error.headers)

@@ -310,7 +310,7 @@ class ResponsesWebSocketMiddleware:
     async def _accept(
         self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: Guest
     ) -> Connection | None:
-        connection = self._connection(handshake, inner, receive, send, guest)
+        connection = self.connect(handshake, receive, send, guest, inner)
         try:
             await send({"type": "websocket.accept", "headers": self._accept_headers(handshake)})
         except OSError:
@@ -318,9 +318,27 @@ class ResponsesWebSocketMiddleware:
             return None
         return connection
 
-    def _connection(
-        self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: Guest
+    def connect(
+        self,
+        handshake: Handshake,
+        receive: Receive,
+        send: Send,
+        guest: Guest,
+        inner: Callable[[], InnerScope] | None = None,
     ) -> Connection:
+        """Return a connection that is accepted already (for this package).
+
+        Args:
+            handshake: The request that began it.
+            receive: Gives the messages of a socket.
+            send: Takes them.
+            guest: Who is at the other end.
+            inner: Makes the scopes of a wrapped app; None with an ``upstream``.
+        """
+        upstream = self._upstream
+        if upstream is None:
+            assert inner is not None
+            upstream = AsgiUpstream(self.app, inner, self._bodies, self._settings.limits)
         return Connection(
             self.registry,
             handshake,
@@ -329,7 +347,7 @@ class ResponsesWebSocketMiddleware:
             tenant=guest.tenant,
             anonymous=guest.anonymous,
             principal=guest.principal,
-            upstream=self._upstream or AsgiUpstream(self.app, inner, self._bodies, self._settings.limits),
+            upstream=upstream,
         )
 
     def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:

@@ -1,0 +1,213 @@
+"""The engine as an app: HTTP and WebSocket mode on the same code, so that a client's fallback finds the same turns."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, Protocol
+
+import anyio
+from msgspec import Raw
+
+from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses.errors import ConfigurationError, InvalidRequest, WireError
+from ws_responses.handshake import Handshake
+from ws_responses.http_turn import HttpTurn, read_body, send_error, send_json
+from ws_responses.listing import input_items
+from ws_responses.middleware import ResponsesWebSocketMiddleware
+from ws_responses.settings import Authorize
+from ws_responses.state.node import Record
+from ws_responses.upstreams.base import Upstream
+
+
+class ModelsUpstream(Upstream, Protocol):
+    """An upstream that knows its models; :class:`~ws_responses.ResponsesEngine` is one."""
+
+    def models(self, tenant: str) -> list[str]:
+        """Return the names that a tenant may use."""
+        ...
+
+
+class ResponseNotFound(InvalidRequest):
+    """No stored response of this tenant has the id: unknown, foreign, expired, deleted or never stored."""
+
+    status = 404
+    code = "response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Response with id '{response_id}' not found.", param="response_id")
+
+
+class ModelNotListed(InvalidRequest):
+    """There is no such model, or not for this tenant."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model '{model}' does not exist or you do not have access to it.", param="model")
+
+
+_Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_OF_WRAPPED_APPS: Final = frozenset(
+    {"upstream", "renderer", "inner_path", "history", "app_store", "drop_fields", "prepare", "probe", "keep_origin"}
+)
+
+
+class ResponsesApp:
+    """Serve an engine: ``POST`` (JSON and SSE), ``GET``, ``DELETE``, ``input_items``, models, and WebSocket mode.
+
+    Needs the package starlette (extra ``starlette``).
+
+    Args:
+        engine: Answers the turns.
+        authorize: Judges each request and each turn of a socket; "open" lets everybody in.
+        path: Path or paths of the responses resource.
+        models_path: Path of the list of models; None for none.
+        options: All other options of :class:`~ws_responses.ResponsesWebSocketMiddleware` that do not concern a wrapped app.
+
+    Raises:
+        ConfigurationError: An option is wrong, or ``authorize`` is missing.
+    """
+
+    def __init__(
+        self,
+        engine: ModelsUpstream,
+        *,
+        authorize: Authorize | Literal["open"] | None = None,
+        path: str | Sequence[str] = "/v1/responses",
+        models_path: str | None = "/v1/models",
+        **options: Any,
+    ) -> None:
+        if authorize is None:
+            raise ConfigurationError("give authorize=, or authorize='open' to let everybody in")
+        wrong = sorted(_OF_WRAPPED_APPS & options.keys())
+        if wrong:
+            raise ConfigurationError(f"{', '.join(wrong)}: for wrapped apps; the engine is asked directly")
+        self.engine = engine
+        paths = (path,) if isinstance(path, str) else tuple(path)
+        self._app = ResponsesWebSocketMiddleware(
+            self._routes(paths, models_path), upstream=engine, authorize=authorize, path=paths, **options
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        await self._app(scope, receive, send)
+
+    @property
+    def middleware(self) -> ResponsesWebSocketMiddleware:
+        """The middleware that serves the sockets: ``drain()``, ``disconnect()``, counters."""
+        return self._app
+
+    async def aclose(self) -> None:
+        """Drain, then close the engine and the store; the lifespan's shutdown does it as well."""
+        await self._app.aclose()
+
+    # -- routes ------------------------------------------------------------------------------------------------------
+
+    def _routes(self, paths: Sequence[str], models_path: str | None) -> ASGIApp:
+        try:
+            from starlette.applications import Starlette  # noqa: PLC0415 - optional
+            from starlette.routing import Route  # noqa: PLC0415
+        except ImportError as error:
+            raise ConfigurationError("ResponsesApp needs starlette: pip install ws-responses[starlette]") from error
+        endpoints = {
+            ("POST", ""): self._create,
+            ("GET", "/{response_id}"): self._retrieve,
+            ("DELETE", "/{response_id}"): self._delete,
+            ("GET", "/{response_id}/input_items"): self._input_items,
+        }
+        table = [(path + rest, verb, endpoint) for path in paths for (verb, rest), endpoint in endpoints.items()]
+        if models_path is not None:
+            table += [(models_path, "GET", self._models), (models_path + "/{model:path}", "GET", self._model)]
+        routes = [Route(path, _Endpoint(endpoint), methods=[verb]) for path, verb, endpoint in table]
+        return Starlette(routes=routes, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self.aclose()
+
+    async def _create(self, scope: Scope, receive: Receive, send: Send) -> None:
+        registry = self._app.registry
+        handshake = Handshake(scope)
+        with registry.seat() as seat:
+            # Who may not come in is told so before the body is read.
+            guest = await registry.admit(handshake, seat)
+            body = await read_body(receive, registry.settings.limits.max_frame_bytes)
+            if body is None:
+                return
+            peer = HttpTurn(body, receive, send)
+            del body
+            seat.confirm()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.watch)
+                await self._app.connect(handshake, peer.receive, peer.send, guest).run()
+                tasks.cancel_scope.cancel()
+
+    async def _retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        _, records = await self._stored(scope)
+        record = records[-1]
+        assert record.response is not None
+        output = record.items[record.output_at :]
+        await send_json(send, 200, Raw(record.response[:-1] + b',"output":[' + output + b"]}"))
+
+    async def _delete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        tenant, records = await self._stored(scope)
+        response_id = records[-1].id
+        await self._app.registry.forget(tenant, response_id)
+        await send_json(send, 200, {"id": response_id, "object": "response", "deleted": True})
+
+    async def _input_items(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        _, records = await self._stored(scope)
+        await send_json(send, 200, input_items(records, scope["query_string"]))
+
+    async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        guest = await self._app.registry.identify(Handshake(scope))
+        await send_json(
+            send, 200, {"object": "list", "data": [_model(name) for name in self.engine.models(guest.tenant)]}
+        )
+
+    async def _model(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        name: str = scope["path_params"]["model"]
+        guest = await self._app.registry.identify(Handshake(scope))
+        if name not in self.engine.models(guest.tenant):
+            raise ModelNotListed(name)
+        await send_json(send, 200, _model(name))
+
+    async def _stored(self, scope: Scope) -> tuple[str, Sequence[Record]]:
+        """Return who asks, and the chain of the response asked for.
+
+        Raises:
+            ResponseNotFound: There is none, or it is somebody else's.
+        """
+        response_id: str = scope["path_params"]["response_id"]
+        registry = self._app.registry
+        guest = await registry.identify(Handshake(scope))
+        records = () if guest.anonymous else await registry.stored(guest.tenant, response_id)
+        if not records or records[-1].response is None:
+            raise ResponseNotFound(response_id)
+        return guest.tenant, records
+
+
+class _Endpoint:
+    """One endpoint; what it raises for the client becomes the API's error."""
+
+    def __init__(self, serve: _Serve) -> None:
+        self._serve = serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._serve(scope, receive, send)
+        except WireError as error:
+            await send_error(send, error)
+
+
+def _model(name: str) -> Mapping[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "organization"}
