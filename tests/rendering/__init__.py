@@ -1,0 +1,1 @@
+"""The renderers, the rendered-token cache, and the strategies that feed them."""
