@@ -590,7 +590,7 @@ async def test_a_flood_of_bad_frames_is_answered_within_bounds() -> None:
         while ws.close_code is None:
             await ws.send_text("{")
             await settle()
-            assert connection._outbox_bytes <= 10_000
+            assert connection.outbox.size <= 10_000
         assert (await ws.wait_closed(), ws.close_reason) == (1008, "client does not read")
         await settle()
         assert ws.returned

@@ -13,7 +13,8 @@ from ws_responses._types import Message, Receive, Send
 from ws_responses.errors import Forbidden, Refused, Unauthorized, Unavailable, WireError
 from ws_responses.flag import Flag
 from ws_responses.handshake import Handshake
-from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused, StoreFailed
+from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused
+from ws_responses.outbox import Outbox
 from ws_responses.protocol.events import ResponseCreate, encode_error
 from ws_responses.protocol.session import (
     AbortTurn,
@@ -26,7 +27,6 @@ from ws_responses.protocol.session import (
     Turn,
     TurnPhase,
     TurnQueued,
-    legal_close,
 )
 from ws_responses.protocol.session import (
     Send as SendFrame,
@@ -36,6 +36,7 @@ from ws_responses.state.budget import Budget
 from ws_responses.state.cache import ConnectionCache
 from ws_responses.state.interning import Interner
 from ws_responses.state.node import ResponseNode
+from ws_responses.storing import StoreQueue
 from ws_responses.turn import TurnRun
 from ws_responses.upstreams.base import Principal, Upstream
 from ws_responses.watchdog import Watchdog
@@ -67,25 +68,18 @@ class Connection:
         "_busy_until",
         "_by_turn",
         "_charged",
-        "_close_sent",
-        "_close_written",
-        "_flushing",
         "_idle",
         "_interner",
         "_look_every_s",
         "_opened_at",
         "_outbox",
-        "_outbox_bytes",
         "_over",
         "_receive",
         "_runs",
         "_spawner",
-        "_store_scope",
-        "_stored",
         "_storing",
         "_tasks",
         "_trailing",
-        "_unstored",
         "_warm_up_bytes",
         "_watchdog",
         "account",
@@ -149,17 +143,10 @@ class Connection:
         self._runs: dict[TurnRun, None] = {}  # an empty dict takes a quarter of an empty set
         self._by_turn: dict[Turn, TurnRun] = {}
         self._trailing: dict[TurnRun, float] = {}
-        self._outbox: list[bytes | Close] = []
-        self._outbox_bytes = 0
-        self._flushing = False
-        self._unstored: list[ResponseNode] = []
-        self._storing = False
-        self._stored: anyio.Event | None = None
-        self._store_scope: anyio.CancelScope | None = None
+        self._outbox: Outbox | None = None
+        self._storing: StoreQueue | None = None
         self._warm_up_bytes = 0
         self._charged: dict[bool, tuple[Budget, ...]] = {}
-        self._close_sent: int | None = None
-        self._close_written = Flag()
         self._over = Flag()
         self._watchdog = Watchdog(self.clock, self._look)
         self._busy_until = 0.0
@@ -178,7 +165,9 @@ class Connection:
         self.registry.add(self)
         self.account.caches.add(self.cache)
         self.reporter.report(
-            ConnectionOpened(connection_id=self.id, path=self.handshake.path, transport=self.handshake.scope["type"])
+            ConnectionOpened(
+                connection_id=self.id, path=self.handshake.path, transport=str(self.handshake.scope["type"])
+            )
         )
         code = 1006
         try:
@@ -204,8 +193,8 @@ class Connection:
             self.reporter.report(
                 ConnectionClosed(
                     connection_id=self.id,
-                    code=self._close_sent or code,
-                    by_client=self._close_sent is None,
+                    code=self._close_sent() or code,
+                    by_client=self._close_sent() is None,
                     duration_s=self.clock.now() - self._opened_at,
                     turns=self.session.turns_started,
                 )
@@ -260,7 +249,7 @@ class Connection:
         actions = self.session.peer_gone()
         self.writer.finish()
         await self.writer.let_go()
-        if drain_s and self._close_sent is None:
+        if drain_s and self._close_sent() is None:
             for run in self._runs:
                 run.mute()
             await self._wait_for_runs(drain_s)
@@ -274,21 +263,22 @@ class Connection:
                 run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s, background=False)
         await self._wait_for_runs(limits.background_timeout_s)
-        if self._store_scope is not None:
-            self._store_scope.cancel()
+        if self._storing is not None:
+            self._storing.give_up()
         for run in self._runs:
             run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
         # The helpers end by themselves: the traceback of a cancelled task would lead back to here.
-        for fact in (self._over, self._close_written):
-            fact.set()
+        self._over.set()
+        if self._outbox is not None:
+            self._outbox.close_written.set()
         if self._runs:
             logger.error("connection %s: %d app calls ignore cancellation", self.id, len(self._runs))
 
     async def _wait_for_runs(self, seconds: float, *, background: bool = True) -> None:
         """Wait until no call runs (or only background work does), but not for longer than ``seconds``."""
         with self.clock.move_on_after(seconds):
-            while (background and self._storing) or any(background or not run.in_background for run in self._runs):
+            while (background and self._is_storing()) or any(background or not run.in_background for run in self._runs):
                 self._idle = anyio.Event()
                 await self._idle.wait()
         self._idle = None
@@ -408,20 +398,27 @@ class Connection:
 
     # -- our own frames ----------------------------------------------------------------------------------------------
 
+    @property
+    def outbox(self) -> Outbox:
+        """Frames of ours; made with the first of them, since most connections never have one."""
+        if self._outbox is None:
+            self._outbox = Outbox(self.writer, self._tasks)
+        return self._outbox
+
+    def _close_sent(self) -> int | None:
+        return None if self._outbox is None else self._outbox.close_sent
+
     def post(self, frame: bytes | Close) -> None:
         """Queue a frame of ours, to be written by a task of its own."""
-        if isinstance(frame, bytes):
-            self._outbox_bytes += len(frame)
-        self._outbox.append(frame)
-        if self.limits.send_timeout_s is not None:
-            self._watchdog.look_by(self.clock.now() + self.limits.send_timeout_s)
-        if not self._flushing:
-            self._flushing = True
-            self._tasks.start_soon(self._flush)
+        self.outbox.put(frame)
+        self._look_at_writes()
 
     def post_first(self, frame: bytes) -> None:
         """Write a frame of ours before all that is written from now on: the next turn of the lane starts at once."""
         self._tasks.start_soon(self.writer.write_at, self.writer.place(), frame)
+        self._look_at_writes()
+
+    def _look_at_writes(self) -> None:
         if self.limits.send_timeout_s is not None:
             self._watchdog.look_by(self.clock.now() + self.limits.send_timeout_s)
 
@@ -429,21 +426,11 @@ class Connection:
         """Queue an answer to what the client sent: only so many may wait for it to read them."""
         if not action.notice:
             self.reporter.report(FrameRefused(connection_id=self.id, code=_code_of(action.frame)))
-        if self._outbox_bytes + len(action.frame) > self.limits.max_outgoing_bytes:
+        if self.outbox.size + len(action.frame) > self.limits.max_outgoing_bytes:
             self.writer.cut_off()
             self.perform(self.session.close(1008, "client does not read"))
             return
         self.post(action.frame)
-
-    async def _flush(self) -> None:
-        while self._outbox:
-            frame = self._outbox.pop(0)
-            if isinstance(frame, Close):
-                await self._write_close(frame)
-                break
-            self._outbox_bytes -= len(frame)
-            await self.writer.write(frame)
-        self._flushing = False
 
     def _close(self, close: Close) -> None:
         blocked_since, patience = self.writer.blocked_since, self.limits.send_timeout_s
@@ -452,16 +439,10 @@ class Connection:
         self.post(close)
         self._tasks.start_soon(self._give_up_on_close)
 
-    async def _write_close(self, close: Close) -> None:
-        code, reason = legal_close(close.code, close.reason)
-        self._close_sent = code
-        await self.writer.close(code, reason)
-        self._close_written.set()
-
     async def _give_up_on_close(self) -> None:
         """End the ASGI call if the close cannot be written, or the peer does not answer it; the server does the rest."""
         patience = self.limits.close_timeout_s
-        await self.clock.wait(patience, self._close_written.event)
+        await self.clock.wait(patience, self.outbox.close_written.event)
         self.writer.cut_off()
         await self.clock.wait(patience, self._over.event)
         self._tasks.cancel_scope.cancel()
@@ -503,31 +484,17 @@ class Connection:
         if self.registry.store_is_local:
             await self.registry.append(node)
             return
-        self._unstored.append(node)
-        if not self._storing:
-            self._storing = True
-            self._tasks.start_soon(self._store_pending)
+        if self._storing is None:
+            self._storing = StoreQueue(self.registry, self._tasks, self._look_whether_idle)
+        self._storing.put(node)
 
     async def stored(self) -> None:
         """Return when what is to be stored has been written."""
-        if self._storing:
-            if self._stored is None:
-                self._stored = anyio.Event()
-            await self._stored.wait()
+        if self._storing is not None:
+            await self._storing.wait()
 
-    async def _store_pending(self) -> None:
-        with anyio.CancelScope(shield=True) as self._store_scope:
-            while self._unstored:
-                await self.registry.append(self._unstored[0])
-                del self._unstored[0]
-        for _ in self._unstored:
-            self.reporter.report(StoreFailed(operation="append", error="the connection ended"))
-        self._unstored.clear()
-        self._storing = False
-        if self._stored is not None:
-            self._stored.set()
-            self._stored = None
-        self._look_whether_idle()
+    def _is_storing(self) -> bool:
+        return self._storing is not None and self._storing.busy
 
     def reserve(self, size: int, *, stored: bool) -> tuple[Budget, ...] | None:
         """Charge a new record; what is stored is the tenant's, the rest this connection's as well."""

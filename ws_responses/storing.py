@@ -1,0 +1,70 @@
+"""Writes to a store that may be slow: in the order of the turns, by a task of their own, so that no turn waits for them."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ws_responses.instrumentation import StoreFailed
+from ws_responses.state.node import ResponseNode
+
+if TYPE_CHECKING:
+    from ws_responses.registry import Registry
+
+
+class StoreQueue:
+    """Nodes of one connection that are to be stored; made when there is a first one.
+
+    Args:
+        registry: Writes them.
+        tasks: Where the task that writes runs.
+        on_idle: Is called when all is written.
+
+    Attributes:
+        busy: Something waits, or is being written.
+    """
+
+    __slots__ = ("_nodes", "_on_idle", "_registry", "_scope", "_tasks", "_written", "busy")
+
+    def __init__(self, registry: "Registry", tasks: TaskGroup, on_idle: Callable[[], None]) -> None:
+        self._registry = registry
+        self._tasks = tasks
+        self._on_idle = on_idle
+        self._nodes: list[ResponseNode] = []
+        self._written: anyio.Event | None = None
+        self._scope: anyio.CancelScope | None = None
+        self.busy = False
+
+    def put(self, node: ResponseNode) -> None:
+        """Queue a node."""
+        self._nodes.append(node)
+        if not self.busy:
+            self.busy = True
+            self._tasks.start_soon(self._write)
+
+    async def wait(self) -> None:
+        """Return when all is written."""
+        if self.busy:
+            if self._written is None:
+                self._written = anyio.Event()
+            await self._written.wait()
+
+    def give_up(self) -> None:
+        """Write nothing more; what is left is reported as not stored."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _write(self) -> None:
+        with anyio.CancelScope(shield=True) as self._scope:
+            while self._nodes:
+                await self._registry.append(self._nodes[0])
+                del self._nodes[0]
+        for _ in self._nodes:
+            self._registry.reporter.report(StoreFailed(operation="append", error="the connection ended"))
+        self._nodes.clear()
+        self.busy = False
+        if self._written is not None:
+            self._written.set()
+            self._written = None
+        self._on_idle()
