@@ -1,5 +1,6 @@
-"""What is rendered of a conversation: a persistent list that only grows, so that a chain and its forks share what they have in
-common, and each turn costs what it adds.
+"""What is rendered of a conversation: a persistent list that only grows.
+
+A chain and its forks share what they have in common, and each turn costs what it adds.
 """
 
 from array import array
@@ -8,12 +9,16 @@ from sys import getsizeof
 from typing import Any, Final, Literal, Self
 
 import msgspec
+from msgspec import Struct
 
 Form = Literal["json", "msgpack"] | None
 """Encoded form that is kept beside token ids: elements of a JSON or MessagePack array, without its brackets or head."""
 
-RENDERED_BYTES: Final = 240
+RENDERED_BYTES: Final = 256
 """Charged for a link beside its ids and bytes: the object and the heads of both; measured on 64-bit CPython."""
+
+DETOUR_BYTES: Final = 48
+"""Charged for a detour beside the links that it leads over."""
 
 _ID: Final = "I"
 _NO_IDS: Final = array(_ID)
@@ -39,31 +44,65 @@ def _msgpack_array(count: int) -> bytes:
     return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
+class Detour(Struct, frozen=True):
+    """Another form of the beginning of a conversation, for a format that goes back and forth between two.
+
+    Attributes:
+        place: The links up to this place are passed over.
+        instead: What is read in their stead.
+    """
+
+    place: int
+    instead: "Rendered"
+
+
 class Rendered:
     """A rendered conversation up to some point; immutable, and part of all that continue it.
 
     Token renderers keep ids (and their encoded form); chat renderers keep encoded messages and no ids.
 
     Attributes:
-        before: What comes before this link, None at the beginning.
+        before: What comes before this link, None at the beginning; :meth:`links` knows of detours as well.
         own_ids: Ids that this link adds.
         encoded: What it adds in encoded form: elements of an array, joined by commas (JSON) or not at all (MessagePack).
         form: Of ``encoded``.
-        end: Tokens up to and including this link; messages, for a chat renderer.
-        memo: The renderer's own notes; immutable.
+        place: Tokens (messages, for a chat renderer) up to and including this link, without any detour.
+        memo: The renderer's own notes; immutable. ``getsizeof`` tells what they take.
+        detour: The other form of the beginning, if there is one.
+        takes_detour: Whether it counts here.
     """
 
-    __slots__ = ("before", "encoded", "end", "form", "memo", "own_ids")
+    __slots__ = ("before", "detour", "encoded", "form", "memo", "own_ids", "place", "takes_detour")
 
     def __init__(
-        self, before: "Rendered | None", own_ids: "array[int]", encoded: bytes, form: Form, end: int, memo: Any
+        self,
+        before: "Rendered | None",
+        own_ids: "array[int]",
+        encoded: bytes,
+        form: Form,
+        place: int,
+        memo: Any,
+        detour: Detour | None = None,
+        *,
+        takes_detour: bool = False,
     ) -> None:
         self.before = before
         self.own_ids = own_ids
         self.encoded = encoded
         self.form: Form = form
-        self.end = end
+        self.place = place
         self.memo = memo
+        self.detour = detour
+        self.takes_detour = takes_detour
+
+    @property
+    def end(self) -> int:
+        """Tokens up to and including this link; messages, for a chat renderer."""
+        if self.takes_detour and self.detour is not None:
+            return self.place - self.detour.place + self.detour.instead.place
+        return self.place
+
+    # -- make ------------------------------------------------------------------------------------------------------------
 
     @classmethod
     def of_tokens(cls, ids: Iterable[int], form: Form, memo: Any = None) -> Self:
@@ -76,18 +115,45 @@ class Rendered:
         """Begin with encoded chat messages."""
         return cls(None, _NO_IDS, b",".join(messages), "json", len(messages), memo)
 
-    def with_tokens(self, ids: Iterable[int], memo: Any = None) -> "Rendered":
-        """Return this, continued by token ids."""
+    def with_tokens(self, ids: Iterable[int], memo: Any = None, *, takes_detour: bool | None = None) -> "Rendered":
+        """Return this, continued by token ids.
+
+        Args:
+            ids: The ids.
+            memo: Notes of the new link.
+            takes_detour: Whether the detour counts from here on, if there is one; None leaves it as it is.
+        """
         own = array(_ID, ids)
-        return Rendered(self, own, encode_ids(own, self.form), self.form, self.end + len(own), memo)
+        takes = self.takes_detour if takes_detour is None else takes_detour
+        if not own:
+            return self._copy(memo, self.detour, takes_detour=takes)
+        encoded = encode_ids(own, self.form)
+        return Rendered(self, own, encoded, self.form, self.place + len(own), memo, self.detour, takes_detour=takes)
 
     def with_messages(self, messages: Sequence[bytes], memo: Any = None) -> "Rendered":
         """Return this, continued by encoded chat messages."""
-        return Rendered(self, _NO_IDS, b",".join(messages), "json", self.end + len(messages), memo)
+        if not messages:
+            return self.with_memo(memo)
+        place = self.place + len(messages)
+        encoded = b",".join(messages)
+        return Rendered(self, _NO_IDS, encoded, "json", place, memo, self.detour, takes_detour=self.takes_detour)
 
     def with_memo(self, memo: Any) -> "Rendered":
         """Return the same tokens with other notes."""
-        return Rendered(self.before, self.own_ids, self.encoded, self.form, self.end, memo)
+        return self._copy(memo, self.detour, takes_detour=self.takes_detour)
+
+    def with_detour(self, instead: "Rendered", *, takes_detour: bool) -> "Rendered":
+        """Return the same with another form of all that is up to here, for this and for all that continue it.
+
+        Args:
+            instead: That form; best with as many links in common as there can be, and without a detour of its own.
+            takes_detour: Whether it counts from here on.
+        """
+        return self._copy(self.memo, Detour(self.place, instead), takes_detour=takes_detour)
+
+    def _copy(self, memo: Any, detour: Detour | None, *, takes_detour: bool) -> "Rendered":
+        own, encoded = self.own_ids, self.encoded
+        return Rendered(self.before, own, encoded, self.form, self.place, memo, detour, takes_detour=takes_detour)
 
     def cut(self, end: int, memo: Any = None) -> "Rendered":
         """Return the first ``end`` tokens (a rewind); the links before the cut are shared.
@@ -97,25 +163,46 @@ class Rendered:
         """
         if not 0 <= end <= self.end:
             raise ValueError(f"cannot cut at {end} of {self.end}")
+        detour = self.detour
+        if detour is not None and self.takes_detour:
+            if end <= detour.instead.place:
+                return detour.instead.cut(end, memo)
+            end += self.place - self.end
+        if detour is not None and end < detour.place:
+            detour = None
         link: Rendered | None = self
-        while link is not None and link.end > end:
-            begin = 0 if link.before is None else link.before.end
+        while link is not None and link.place > end:
+            begin = 0 if link.before is None else link.before.place
             if begin < end:
-                return link._cut_within(end - begin, end, memo)
+                link = link.shortened(end - begin)
+                break
             link = link.before
         if link is None:
             return Rendered(None, _NO_IDS, b"", self.form, 0, memo)
-        return link.with_memo(memo)
+        return link._copy(memo, detour, takes_detour=self.takes_detour and detour is not None)  # noqa: SLF001 - its own
 
-    def _cut_within(self, count: int, end: int, memo: Any) -> "Rendered":
+    def shortened(self, count: int) -> "Rendered":
+        """Return this link with its first ``count`` ids only.
+
+        Raises:
+            ValueError: It is a link of chat messages.
+        """
         if not self.own_ids:
-            raise ValueError(f"cannot cut at {end}: chat messages are cut between links only")
+            raise ValueError("chat messages are cut between links only")
         own = self.own_ids[:count]
-        return Rendered(self.before, own, encode_ids(own, self.form), self.form, end, memo)
+        place = self.place - len(self.own_ids) + count
+        return Rendered(self.before, own, encode_ids(own, self.form), self.form, place, None)
+
+    # -- read ------------------------------------------------------------------------------------------------------------
 
     def links(self) -> "Iterator[Rendered]":
-        """Yield this link and all before it, newest first."""
+        """Yield this link and all before it, newest first; those of the detour, where it counts."""
         link: Rendered | None = self
+        if self.takes_detour and self.detour is not None:
+            while link is not None and link.place > self.detour.place:
+                yield link
+                link = link.before
+            link = self.detour.instead
         while link is not None:
             yield link
             link = link.before
@@ -153,16 +240,53 @@ class Rendered:
         pieces[-1] += b"]"
         return b",".join(pieces)
 
+    # -- compare ---------------------------------------------------------------------------------------------------------
+
     def bytes_since(self, ancestor: "Rendered | None") -> int:
         """Return the bytes of memory that this keeps alive and ``ancestor`` does not."""
         size = 0
         link: Rendered | None = self
         other = ancestor
-        while link is not None and link is not other:
-            if other is not None and other.end > link.end:
+        while link is not None:
+            while other is not None and other.place > link.place:
                 other = other.before  # this line was cut back before it went on
-                continue
-            size += RENDERED_BYTES + len(link.encoded) + link.own_ids.itemsize * len(link.own_ids)
-            size += 0 if link.memo is None else getsizeof(link.memo)
+            if link is other:
+                break
+            size += link.own_bytes(other)
             link = link.before
+        detour = self.detour
+        if detour is not None and (ancestor is None or ancestor.detour is not detour):
+            size += DETOUR_BYTES + detour.instead.bytes_since(self)
         return size
+
+    def own_bytes(self, other: "Rendered | None" = None) -> int:
+        """Return the bytes of this link alone; those of its ids only if ``other`` is not a copy of it."""
+        size = RENDERED_BYTES + (0 if self.memo is None else getsizeof(self.memo))
+        if other is not None and self.own_ids is other.own_ids and self.encoded is other.encoded:
+            return size
+        return size + len(self.encoded) + self.own_ids.itemsize * len(self.own_ids)
+
+    def continues(self, other: "Rendered") -> bool:
+        """Return whether this is ``other`` with more behind it, by its links."""
+        if self.takes_detour is not other.takes_detour or (self.takes_detour and self.detour is not other.detour):
+            return False
+        link: Rendered | None = self
+        while link is not None and link.place > other.place:
+            link = link.before
+        return link is other
+
+    def common(self, other: "Rendered") -> int:
+        """Return how many tokens (messages) at the front are the same in both: what a rewind left of a line.
+
+        Links that are not shared are compared by their ids at the first difference only.
+        """
+        if self.continues(other):
+            return other.end
+        end = 0
+        for mine, theirs in zip(reversed([*self.links()]), reversed([*other.links()]), strict=False):
+            if mine.own_ids is not theirs.own_ids or mine.encoded is not theirs.encoded:
+                pairs = enumerate(zip(mine.own_ids, theirs.own_ids, strict=False))
+                shorter = min(len(mine.own_ids), len(theirs.own_ids))
+                return end + next((at for at, (one, two) in pairs if one != two), shorter)
+            end += mine.place - (0 if mine.before is None else mine.before.place)
+        return end
