@@ -162,14 +162,26 @@ class Reasoning(Struct, frozen=True, gc=False, tag_field="type", tag="reasoning"
         return "\n".join(part.text for part in self.content or self.summary)
 
 
-Item: TypeAlias = Message | FunctionCall | CustomCall | CallOutput | CustomCallOutput | Reasoning
-"""The kinds that a renderer can give a form."""
+class AdditionalTools(Struct, frozen=True, gc=False, tag_field="type", tag="additional_tools"):
+    """Tools that came as an item: they are part of the settings, and the item itself has no form."""
+
+
+Item: TypeAlias = Message | FunctionCall | CustomCall | CallOutput | CustomCallOutput | Reasoning | AdditionalTools
+"""The kinds that a renderer can give a form, or skip."""
 
 _item: Final = msgspec.json.Decoder(Item)
 _message: Final = msgspec.json.Decoder(Message)
 
 RENDERED_TYPES: Final = frozenset(
-    {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
+    {
+        "additional_tools",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+        "message",
+        "reasoning",
+    }
 )
 """``type`` of the items that :func:`read_item` reads."""
 
@@ -225,7 +237,7 @@ def _malformed(error: Exception, index: int) -> CannotRender:
     if missing:
         path = f"{path}.{missing[1]}" if path else missing[1]
         return CannotRender(f"The field '{path}' of the item is missing.", index=index, param=path)
-    if what.startswith("Invalid value"):
+    if what.startswith("Invalid "):
         return CannotRender(f"The field '{path}' of the item has no value known here.", index=index, param=path)
     return CannotRender(f"The item cannot be read: {what}.", index=index, param=path or None)
 
