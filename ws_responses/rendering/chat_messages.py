@@ -13,6 +13,7 @@ from ws_responses.rendering.items import (
     File,
     FunctionCall,
     Image,
+    InputPart,
     Item,
     Message,
     Part,
@@ -141,14 +142,12 @@ class MessageWriter:
         return message
 
 
-def _output(content: str | list[Any], index: int) -> str | list[ChatMessage]:
+def _output(content: str | list[InputPart], index: int) -> str | list[ChatMessage]:
     """Return the content of a tool's message: the API takes text only there."""
     if isinstance(content, str):
         return content
-    for at, part in enumerate(content):
-        if not isinstance(part, Text):
-            text_of([part], index, f"output[{at}]")
-    return _joined([{"type": "text", "text": part.text} for part in content])
+    text_of(content, index, "output")
+    return _joined([{"type": "text", "text": part.text} for part in content if isinstance(part, Text)])
 
 
 def _parts(content: str | list[Part] | None, index: int, where: str) -> str | list[ChatMessage]:
