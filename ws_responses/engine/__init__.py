@@ -1,0 +1,1 @@
+"""Turns answered here, by an inference backend."""

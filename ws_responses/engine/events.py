@@ -1,0 +1,87 @@
+"""The events of one response, in order and numbered from 0.
+
+A delta is one formatted string: what is the same for all deltas of a part is made with the part.
+"""
+
+from collections.abc import Awaitable
+from typing import Final
+
+import msgspec
+
+from ws_responses.upstreams.base import Emit
+
+encode = msgspec.json.encode
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What comes in pieces, and by which events.
+
+    Attributes:
+        prefix: Of the types of its ``delta`` and ``done`` events.
+        member: Where ``done``, the part and the item hold the whole.
+        rest: Further members of ``delta`` and ``done``, encoded.
+        part: Type of the content part that it is; empty for what is no part.
+        part_rest: Further members of the part, encoded.
+    """
+
+    prefix: str
+    member: str
+    rest: str = ""
+    part: str = ""
+    part_rest: str = ""
+
+
+TEXT: Final = Kind("response.output_text", "text", ',"logprobs":[]', "output_text", ',"annotations":[],"logprobs":[]')
+REFUSAL: Final = Kind("response.refusal", "refusal", part="refusal")
+REASONING: Final = Kind("response.reasoning_text", "text", part="reasoning_text")
+ARGUMENTS: Final = Kind("response.function_call_arguments", "arguments")
+INPUT: Final = Kind("response.custom_tool_call_input", "input")
+
+
+def mended(text: str) -> str:
+    """Return a text with U+FFFD for what no JSON can hold (a lone surrogate, out of a service's bad escape)."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class EventWriter:
+    """Numbers the events of one response and hands them over.
+
+    Args:
+        emit: Where they go.
+    """
+
+    __slots__ = ("_begin", "_emit_delta", "_emit_event", "_end", "_middle", "_next")
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit_event = emit.event
+        self._emit_delta = emit.delta
+        self._next = 0
+        self._begin = self._middle = self._end = ""
+
+    def write(self, kind: str, members: bytes) -> Awaitable[None]:
+        """Write an event; await the result before the next one.
+
+        Args:
+            kind: Its type.
+            members: All others, encoded and joined by commas.
+        """
+        number = self._next
+        self._next = number + 1
+        return self._emit_event(b'{"type":"%b","sequence_number":%d,%b}' % (kind.encode(), number, members))
+
+    def begin_deltas(self, kind: Kind, place: str) -> None:
+        """Let the deltas that follow be of this kind, at this place (encoded members)."""
+        self._begin = f'{{"type":"{kind.prefix}.delta","sequence_number":'
+        self._middle = f',{place},"delta":'
+        self._end = kind.rest + "}"
+
+    def delta(self, text: str) -> Awaitable[None]:
+        """Write the next delta; await the result before the next event. The hot path.
+
+        Raises:
+            UnicodeEncodeError: The text holds a lone surrogate.
+        """
+        number = self._next
+        event = f"{self._begin}{number}{self._middle}{encode(text).decode()}{self._end}"
+        self._next = number + 1
+        return self._emit_delta(event)

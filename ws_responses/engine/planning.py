@@ -1,0 +1,315 @@
+"""What is decided about a turn before its backend is asked: request, tools, route, prompt. All that can be refused is refused here."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import anyio.to_thread
+from cachetools import LRUCache
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ws_responses.backends import ChatPrompt, GenerateParams, TokenPrompt
+from ws_responses.engine.prompts import ChatTools, params_of, prompt_of
+from ws_responses.engine.request import Request, parse_request
+from ws_responses.engine.resolving import Resolver, resolve_items
+from ws_responses.engine.tools import (
+    NO_OFFER,
+    HostedTools,
+    Offer,
+    Offered,
+    added_tools,
+    offer_of,
+    parse_choice,
+    parse_tools,
+    with_added,
+)
+from ws_responses.engine.truncating import fitted
+from ws_responses.errors import InvalidRequest
+from ws_responses.rendering.cache import Kept, Rendering, RenderKey, render
+from ws_responses.rendering.chat import ChatRenderer
+from ws_responses.rendering.rendered import Rendered
+from ws_responses.rendering.renderer import Answer, CannotRender, RenderSettings, ToolChoice, ToolSet
+from ws_responses.routing import Route, Router
+from ws_responses.upstreams.base import CurrentTurn
+
+_REMEMBERED_ROUTES: Final = 256
+"""Routes remembered to take no token ids: models are few, but their names are the client's where a router lets all through."""
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and answer do not fit into the context window."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, prompt: int, answer: int, window: int) -> None:
+        super().__init__(
+            f"Your input exceeds the context window of this model: it has {prompt} tokens, {answer} are asked for the answer, "
+            f"and the window has {window}.",
+            param="input",
+        )
+
+
+class EngineKept(Kept, frozen=True, kw_only=True):
+    """What the engine keeps of a turn.
+
+    Attributes:
+        session: Name of the conversation, for services that keep a slot or a session for each.
+    """
+
+    session: str = ""
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """What of a turn does not depend on its route.
+
+    Attributes:
+        request: The request.
+        items: New input items.
+        tools: What is offered; None for nothing.
+        tools_echo: ``tools`` of the request as response objects repeat them.
+        choice: Which tools may or must be called.
+        session: Name of the conversation.
+    """
+
+    request: Request
+    items: Sequence[bytes]
+    tools: ToolSet | None
+    tools_echo: bytes
+    choice: ToolChoice
+    session: str
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """A turn, ready to be answered.
+
+    Attributes:
+        draft: What does not depend on the route.
+        route: Who answers.
+        resolved: Items that were changed for the backend, by their place in the input.
+        rendering: The conversation.
+        answer: How the answer is sampled.
+        prompt: What the backend is given.
+        params: How it is to sample.
+        truncated: The prompt is not the whole conversation.
+    """
+
+    draft: Draft
+    route: Route
+    resolved: Mapping[int, bytes]
+    rendering: Rendering
+    answer: Answer
+    prompt: TokenPrompt | ChatPrompt
+    params: GenerateParams
+    truncated: bool
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of the prompt; None if they are not counted here."""
+        return self.answer.prompt.end if isinstance(self.prompt, TokenPrompt) else None
+
+    def kept(self, state: Rendered | None) -> EngineKept:
+        """Return what the next turn can go on from.
+
+        Args:
+            state: The conversation, this turn's answer included; None if it has no form.
+        """
+        return EngineKept(
+            key=None if state is None else self.rendering.key,
+            state=state,
+            route=self.route,
+            resolved=self.resolved,
+            session=self.draft.session,
+        )
+
+
+class Planner:
+    """Plans turns.
+
+    Args:
+        router: Resolves models.
+        resolver: Resolves images and files; None if nobody does.
+        hosted: What becomes of tools that the service would have to run.
+    """
+
+    def __init__(self, router: Router, resolver: Resolver | None, hosted: HostedTools) -> None:
+        self._router = router
+        self._resolver = resolver
+        self._hosted: HostedTools = hosted
+        self._chat_tools = ChatTools()
+        self._chat_only: LRUCache[tuple[str, str], bool] = LRUCache(_REMEMBERED_ROUTES)
+
+    async def plan(self, turn: CurrentTurn) -> Plan:
+        """Return the plan of a turn.
+
+        Raises:
+            WireError: The request is wrong, or cannot be served here.
+        """
+        request = parse_request(turn)
+        kept = _kept(turn)
+        items = turn.delta
+        offer = self._offer(turn)
+        known = None if kept is None or kept.key is None else kept.key.settings.tools
+        tools = with_added(offer.tools, self._added(turn, items, kept), known, self._hosted)
+        draft = Draft(
+            request=request,
+            items=items,
+            tools=tools,
+            tools_echo=offer.echo,
+            choice=parse_choice(request.tool_choice, tools),
+            session=_session(turn, kept),
+        )
+        route = await self._router.resolve(request.model, turn.tenant, None if kept is None else kept.route)
+        return await self._complete(turn, draft, self._usable(route))
+
+    async def replan_as_chat(self, turn: CurrentTurn, plan: Plan) -> Plan | None:
+        """Return the plan for a backend that has refused token ids; None if it takes no chat messages.
+
+        Raises:
+            WireError: The conversation cannot be given to it in that form.
+        """
+        route = _as_chat(plan.route)
+        if route is None or isinstance(plan.prompt, ChatPrompt):
+            return None
+        self._chat_only[plan.route.name, plan.route.backend_model] = True
+        return await self._complete(turn, plan.draft, route)
+
+    # -- tools and route ---------------------------------------------------------------------------------------------
+
+    def _offer(self, turn: CurrentTurn) -> Offer:
+        raw = turn.create.body.get("tools")
+        if raw is None:
+            return NO_OFFER
+        interned = turn.interned_tools
+        return parse_tools(bytes(raw), self._hosted) if interned is None else offer_of(interned, self._hosted)
+
+    @staticmethod
+    def _added(turn: CurrentTurn, items: Sequence[bytes], kept: Kept | None) -> list[bytes]:
+        """Return the ``tools`` of all items of the conversation that brought some."""
+        before: list[bytes] = []
+        if kept is not None and kept.key is not None:
+            settled = kept.key.settings.tools
+            before = list(settled.added) if isinstance(settled, Offered) else []
+        else:
+            before = [raw for node in turn.chain for raw in added_tools(node.record.input_items())]
+        return before + added_tools(items)
+
+    def _usable(self, route: Route) -> Route:
+        """Return the route, for chat messages where its backend takes no token ids."""
+        if route.renderer.produces == "chat":
+            return route
+        refused = (route.name, route.backend_model) in self._chat_only
+        return (_as_chat(route) or route) if refused or "tokens" not in route.backend.accepts.kinds else route
+
+    # -- the prompt --------------------------------------------------------------------------------------------------
+
+    async def _complete(self, turn: CurrentTurn, draft: Draft, route: Route) -> Plan:
+        request, renderer, accepts = draft.request, route.renderer, route.backend.accepts
+        _check_bound(request, route)
+        resolved = await resolve_items(draft.items, route, self._resolver)
+        settings = RenderSettings(
+            instructions=request.instructions,
+            tools=draft.tools,
+            reasoning_effort=request.reasoning_effort,
+            response_format=request.response_format,
+        )
+        counts = renderer.produces == "tokens"
+        key = RenderKey(renderer=renderer.name, form=accepts.form if counts else None, settings=settings)
+        try:
+            rendering = await render(renderer, key, None if turn.base else turn.parent, draft.items, resolved=resolved)
+            answer = renderer.answer(rendering.state, draft.choice, settings)
+            if answer.schema is not None and not accepts.constrains:
+                return await self._held_to_schema(turn, draft, route)
+            cut = await self._cut(turn, draft, route, key, answer) if counts else None
+            if cut is not None:
+                answer = renderer.answer(cut, draft.choice, settings)
+            tools = None if counts else self._chat_tools.encoded(draft.tools, draft.choice)
+            prompt = prompt_of(route, answer, request, tools, draft.choice)
+        except CannotRender as error:
+            raise _cannot_render(error) from None
+        return Plan(
+            draft=draft,
+            route=route,
+            resolved=resolved,
+            rendering=rendering,
+            answer=answer,
+            prompt=prompt,
+            params=params_of(route, request, answer.prompt.end if counts else None, draft.session),
+            truncated=cut is not None,
+        )
+
+    async def _held_to_schema(self, turn: CurrentTurn, draft: Draft, route: Route) -> Plan:
+        """Return the plan of an answer that must follow a schema, where that cannot be asked of a token prompt.
+
+        The service holds to it by itself if it is given chat messages; so does the rest of the chain then.
+
+        Raises:
+            InvalidRequest: It takes none.
+        """
+        chat = _as_chat(route)
+        if chat is not None and route.renderer.produces == "tokens":
+            return await self._complete(turn, draft, chat)
+        param = "tool_choice" if draft.request.response_format is None else "text.format"
+        raise InvalidRequest("The model cannot be held to this here.", param=param, code="unsupported_parameter")
+
+    @staticmethod
+    async def _cut(turn: CurrentTurn, draft: Draft, route: Route, key: RenderKey, answer: Answer) -> Rendered | None:
+        """Return the part of a conversation that fits into the window; None if all of it does.
+
+        Raises:
+            ContextLengthExceeded: It does not, and may not be cut, or cannot.
+        """
+        window = route.context_window
+        reserved = draft.request.max_output_tokens or 1
+        if window is None or answer.prompt.end + reserved <= window:
+            return None
+        error = ContextLengthExceeded(answer.prompt.end, reserved, window)
+        if not draft.request.truncates:
+            raise error
+        renderer = route.renderer
+
+        def fits(state: Rendered) -> bool:
+            return renderer.answer(state, draft.choice, key.settings).prompt.end + reserved <= window
+
+        beginning = renderer.begin(key.settings, key.form)
+        items = [*turn.history(), *draft.items]
+        state = await anyio.to_thread.run_sync(partial(fitted, renderer, beginning, items, fits, window - reserved))
+        if state is None:
+            raise error
+        return state
+
+
+def _as_chat(route: Route) -> Route | None:
+    """Return a route to the same backend for chat messages; None if it takes none."""
+    if "chat" not in route.backend.accepts.kinds:
+        return None
+    return replace(route, renderer=ChatRenderer())
+
+
+def _kept(turn: CurrentTurn) -> Kept | None:
+    kept = None if turn.parent is None or turn.base else turn.parent.kept
+    return kept if isinstance(kept, Kept) else None
+
+
+def _session(turn: CurrentTurn, kept: Kept | None) -> str:
+    """Return the name of the conversation: the id of its first response; a fork is another conversation."""
+    parent = turn.parent
+    if parent is None or parent.lane not in (turn.lane, False):
+        return turn.response_id
+    return kept.session if isinstance(kept, EngineKept) and kept.session else parent.id
+
+
+def _check_bound(request: Request, route: Route) -> None:
+    most, asked = route.max_output_tokens, request.max_output_tokens
+    if most is not None and asked is not None and asked > most:
+        raise InvalidRequest(
+            f"The field 'max_output_tokens' must be at most {most} for this model.", param="max_output_tokens"
+        )
+
+
+def _cannot_render(error: CannotRender) -> InvalidRequest:
+    """Return what the client is told of an item or a setting that has no form in the model's format."""
+    param = error.param
+    if error.index is not None:
+        param = f"input[{error.index}]" if param is None else f"input[{error.index}].{param}"
+    return InvalidRequest(str(error), param=param, code="unsupported_input")
