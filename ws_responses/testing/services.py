@@ -169,6 +169,13 @@ class LoopbackService:
         self._releases += 1
         self._signal.notify()
 
+    def stop_listening(self) -> None:
+        """Refuse who connects from now on, and drop who is connected."""
+        if self._server is not None:
+            self._server.close()
+        for wire in list(self._wires):
+            wire.drop()
+
     async def shut(self) -> None:
         """Listen no more and drop all connections; who connects then is refused."""
         if self._server is None:
