@@ -69,7 +69,7 @@ class _Task(msgspec.Struct):
 
     kind: Attachment
     path: str
-    parts: list[Any]
+    parts: list[object]
     at: int
     item: int
 
@@ -117,14 +117,14 @@ def _may_attach(item: bytes) -> bool:
 def _attachments(members: dict[str, Any], index: int) -> Iterator[_Task]:
     for name in _PARTS:
         value = members.get(name)
-        parts = cast("list[Any]", value if isinstance(value, list) else [])
+        parts = cast("list[object]", value) if isinstance(value, list) else []
         for at, part in enumerate(parts):
             attachment = _attachment(part)
             if attachment is not None:
                 yield _Task(attachment, f"input[{index}].{name}[{at}]", parts, at, index)
 
 
-def _attachment(part: Any) -> Attachment | None:
+def _attachment(part: object) -> Attachment | None:
     kind = cast("dict[str, Any]", part).get("type") if isinstance(part, dict) else None
     return _KINDS.get(kind) if isinstance(kind, str) else None
 

@@ -1,0 +1,181 @@
+"""The answer of one turn, from its plan to its closing event."""
+
+import logging
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from ws_responses.backends import PromptNotAccepted
+from ws_responses.engine.events import EventWriter
+from ws_responses.engine.generation import Caller, Opened, close, drain, retry_after_s
+from ws_responses.engine.items import ItemWriter
+from ws_responses.engine.planning import Plan, Planner
+from ws_responses.engine.reading import AnswerReader
+from ws_responses.engine.response import IncompleteReason, ResponseObjects, usage_object, with_output
+from ws_responses.errors import StreamTruncated, WireError
+from ws_responses.protocol import events
+from ws_responses.rendering.chat import PlainParser
+from ws_responses.rendering.rendered import Rendered
+from ws_responses.rendering.renderer import CannotRender
+from ws_responses.upstreams.base import CurrentTurn, Emit
+
+logger = logging.getLogger("ws_responses.engine")
+
+
+class EngineCounts(Struct):
+    """What an operator may want to know of an engine; each counts turns.
+
+    Attributes:
+        ids_lost: The sampled ids were not all known, although the backend tells ids: the answer was rendered from its text.
+        as_chat: The backend refused token ids, and was given chat messages.
+        truncated: The oldest of the conversation was left out.
+    """
+
+    ids_lost: int = 0
+    as_chat: int = 0
+    truncated: int = 0
+
+
+class TurnAnswer:
+    """The answer of one turn."""
+
+    __slots__ = ("_announced", "_caller", "_counts", "_emit", "_events", "_objects", "_plan", "_planner", "_turn")
+
+    def __init__(
+        self,
+        turn: CurrentTurn,
+        emit: Emit,
+        plan: Plan,
+        planner: Planner,
+        caller: Caller,
+        counts: EngineCounts,
+    ) -> None:
+        self._turn = turn
+        self._emit = emit
+        self._plan = plan
+        self._planner = planner
+        self._caller = caller
+        self._counts = counts
+        self._events = EventWriter(emit)
+        self._announced = False
+        request = plan.draft.request
+        self._objects = ResponseObjects(
+            turn,
+            model=plan.route.model,
+            echo=request.echo,
+            tools=plan.draft.tools_echo,
+            service_tier=request.service_tier,
+        )
+
+    async def run(self, *, at_once: bool) -> None:
+        """Answer it; see ``ResponsesEngine.run``."""
+        self._turn.rendering = self._plan.rendering
+        self._counts.truncated += self._plan.truncated
+        if at_once:
+            await self._announce()
+        try:
+            opened = await self._open()
+        except WireError as error:
+            raise self._advised(error) from None
+        try:
+            if not at_once:
+                await self._announce()
+            await self._answer(opened)
+        finally:
+            await close(opened.deltas)
+
+    async def _announce(self) -> None:
+        self._announced = True
+        response = self._objects.in_progress()
+        await self._events.write(events.CREATED, response)
+        await self._events.write(events.IN_PROGRESS, response)
+
+    def _advised(self, error: WireError) -> WireError:
+        """Return the error with its retry-after in words: a ``response.failed`` has no other place, and Codex reads it there."""
+        seconds = retry_after_s(error)
+        if self._announced and seconds is not None:
+            error.message = f"{error.message} Please try again in {seconds:g}s."
+        return error
+
+    async def _open(self) -> Opened:
+        plan = self._plan
+        try:
+            return await self._caller.open(plan.route, plan.prompt, plan.params, self._emit.alive)
+        except PromptNotAccepted:
+            chat = await self._planner.replan_as_chat(self._turn, plan)
+            if chat is None:
+                raise
+            logger.info("route %s takes no token ids; it is given chat messages from now on", plan.route.name)
+        self._plan = plan = chat
+        self._turn.rendering = plan.rendering
+        self._counts.as_chat += 1
+        return await self._caller.open(plan.route, plan.prompt, plan.params, self._emit.alive)
+
+    async def _answer(self, opened: Opened) -> None:
+        draft, parser = self._plan.draft, self._plan.answer.parser
+        items = ItemWriter(self._events, draft.tools, encrypted_reasoning=draft.request.encrypted_reasoning)
+        reader = AnswerReader(
+            items,
+            None if isinstance(parser, PlainParser) else parser,
+            draft.tools,
+            single_call=not draft.request.parallel_tool_calls,
+        )
+        await self._read(opened, reader)
+        reason = await reader.end()
+        await self._finish(reader, items.finished, reason)
+        if not reader.stopped:
+            await drain(opened.deltas)
+
+    async def _read(self, opened: Opened, reader: AnswerReader) -> None:
+        """Read an answer to its end.
+
+        Raises:
+            WireError: It broke off, or made no sense.
+        """
+        alive = self._emit.alive
+        if await reader.take_all(opened.first):
+            return
+        async for delta in opened.deltas:
+            taken = reader.take(delta)
+            if taken is None:
+                alive()
+            else:
+                await taken
+            if reader.complete:
+                return
+        if reader.finish is None:
+            raise StreamTruncated
+
+    async def _finish(self, reader: AnswerReader, output: Sequence[bytes], reason: IncompleteReason | None) -> None:
+        turn, plan = self._turn, self._plan
+        sampled = self._sampled(reader)
+        turn.kept = plan.kept(self._state_after(output, sampled))
+        if sampled is not None:
+            turn.record_tokens(sampled, plan.route.renderer.name)
+        counted = len(reader.ids) if reader.ids else None
+        usage = usage_object(reader.usage, plan.prompt_tokens, counted)
+        closed = self._objects.closed(reason, usage, reader.service_tier)
+        if turn.may_store:
+            turn.response = closed
+        kind = events.COMPLETED if reason is None else events.INCOMPLETE
+        await self._events.write(kind, with_output(closed, output))
+
+    def _sampled(self, reader: AnswerReader) -> Sequence[int] | None:
+        """Return the ids of the answer, its prefill included; None if they are not all known."""
+        plan = self._plan
+        if plan.prompt_tokens is None or not plan.route.backend.accepts.returns_ids:
+            return None
+        if reader.stopped or not reader.ids:
+            self._counts.ids_lost += 1
+            return None
+        return [*plan.answer.prefill, *reader.ids]
+
+    def _state_after(self, output: Sequence[bytes], sampled: Sequence[int] | None) -> Rendered | None:
+        """Return the conversation with the answer; None if that has no form."""
+        plan = self._plan
+        renderer, state = plan.route.renderer, plan.rendering.state
+        try:
+            return renderer.extend(state, output) if sampled is None else renderer.answered(state, sampled)
+        except CannotRender as error:
+            logger.warning("route %s: an answer cannot be rendered as history: %s", plan.route.name, error)
+            return None
