@@ -4,6 +4,8 @@ import codecs
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ws_responses.rendering.vocabulary import encode_text
+
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
@@ -91,7 +93,10 @@ class TiktokenTokenizer:
     def __init__(self, encoding: "Encoding") -> None:
         self._encoding = encoding
         self.name = encoding.name
-        self.encode = encoding.encode_ordinary
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of text in which nothing is special."""
+        return encode_text(self._encoding, text)
 
     def special(self, text: str) -> int:
         """Return the id of a special token.
