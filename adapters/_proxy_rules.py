@@ -44,12 +44,13 @@ class Base:
 
     Attributes:
         origin: Scheme, host and port: for logs.
+        secure: It is asked over TLS.
 
     Raises:
         ConfigurationError: It is no such URL.
     """
 
-    __slots__ = ("_base", "_prefix", "origin")
+    __slots__ = ("_base", "_prefix", "origin", "secure")
 
     def __init__(self, url: str, prefix: str) -> None:
         try:
@@ -69,6 +70,7 @@ class Base:
         if not _is_plain(path):
             raise ConfigurationError(f"the path of the URL of the upstream cannot be used: {path!r}")
         self.origin = f"{parts.scheme}://{parts.netloc}"
+        self.secure = parts.scheme == "https"
         self._base = self.origin + path
         self._prefix = prefix.rstrip("/")
 

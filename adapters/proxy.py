@@ -5,7 +5,6 @@
 For asyncio only, because aiohttp is. Needs the extra ``http``.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Final, Literal
 import anyio
 
 from ws_responses._types import Receive, Scope, Send
+from ws_responses.adapters._proxy_connections import Connections, running_loop
 from ws_responses.adapters._proxy_exchange import Answer, ClientGone, Upload
 from ws_responses.adapters._proxy_rules import METHODS, Base, HeaderRules, check_headers, declared_length
 from ws_responses.errors import ConfigurationError, InvalidRequest, Unavailable, UpstreamError, WireError
@@ -30,6 +30,8 @@ except ImportError as error:  # pragma: no cover - it is there where the tests r
 logger = logging.getLogger("ws_responses.proxy")
 
 _MIB: Final = 1 << 20
+_TLS_KEEPALIVE_S: Final = 30.0
+"""Agents run tools between turns; less than the 60 s after which proxies tend to close."""
 _OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add: those of the client stand, or none."""
 
@@ -57,8 +59,9 @@ class ProxyApp:
         max_requests: Requests at the upstream at once; more get 503.
         connect_timeout_s: Time to reach the upstream.
         silence_timeout_s: Longest silence of the upstream, before and within its answer; as long as the OpenAI SDKs wait.
-        keepalive_s: How long an idle connection to the upstream is kept. Shorter than the upstream keeps it (5 s is usual),
-            or a request may meet a connection that is just being closed.
+        keepalive_s: How long an idle connection to the upstream is kept; 0 for not at all, None for 30 s over TLS and not at
+            all without: a new one costs little there, and some servers close a kept one without a word (llama.cpp does,
+            after each stream), so that the next request is lost.
         ssl: A context that knows the authorities of the upstream; False takes any certificate.
 
     Raises:
@@ -78,7 +81,7 @@ class ProxyApp:
         max_requests: int = 1024,
         connect_timeout_s: float = 10.0,
         silence_timeout_s: float | None = 600.0,
-        keepalive_s: float = 4.0,
+        keepalive_s: float | None = None,
         ssl: SSLContext | bool = True,
     ) -> None:
         if credentials not in {"pass", "drop"}:
@@ -94,10 +97,14 @@ class ProxyApp:
         self._has_key = api_key is not None
         self._max_body_bytes = max_body_bytes
         self._max_requests = max_requests
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=silence_timeout_s)
-        self._keepalive_s = keepalive_s
-        self._ssl = ssl
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        if keepalive_s is None:
+            keepalive_s = _TLS_KEEPALIVE_S if self._base.secure else 0.0
+        self._keeps = keepalive_s > 0
+        self._connections = Connections(
+            aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=silence_timeout_s),
+            keepalive_s=keepalive_s,
+            ssl=ssl,
+        )
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,9 +119,7 @@ class ProxyApp:
 
     async def aclose(self) -> None:
         """Close the connections to the upstream that the running event loop has opened; they open anew when needed."""
-        session = self._sessions.pop(_running_loop(), None)
-        if session is not None:
-            await session.close()
+        await self._connections.aclose()
 
     # -- one request -------------------------------------------------------------------------------------------------
 
@@ -157,14 +162,17 @@ class ProxyApp:
             raise InvalidRequest("This method is not served.", status=405, code="method_not_allowed", headers=allowed)
         if self._running > self._max_requests:
             raise Unavailable("The upstream has enough to do.", code="upstream_busy", headers={"retry-after": "1"})
-        return URL(self._base.url_for(scope), encoded=True), self._rules.request(scope)
+        headers = self._rules.request(scope)
+        if not self._keeps:
+            headers.append(("connection", "close"))
+        return URL(self._base.url_for(scope), encoded=True), headers
 
     async def _relay(
         self, method: str, url: URL, headers: list[tuple[str, str]], upload: Upload, answer: Answer
     ) -> WireError | None:
         payload = upload.payload()
         try:
-            response = await self._session().request(
+            response = await self._connections.session().request(
                 method,
                 url,
                 headers=headers + upload.headers,
@@ -202,29 +210,13 @@ class ProxyApp:
             return UpstreamError("The upstream cannot be reached.", code="upstream_unreachable")
         return UpstreamError("The upstream sent what is no HTTP answer.")
 
-    # -- connections -------------------------------------------------------------------------------------------------
-
-    def _session(self) -> aiohttp.ClientSession:
-        loop = _running_loop()
-        session = self._sessions.get(loop)
-        if session is None:
-            for other in [each for each in self._sessions if each.is_closed()]:
-                del self._sessions[other]
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=self._keepalive_s, ssl=self._ssl)
-            session = self._sessions[loop] = aiohttp.ClientSession(
-                connector=connector,
-                timeout=self._timeout,
-                cookie_jar=aiohttp.DummyCookieJar(),  # else one client's cookies would go with another's requests
-                auto_decompress=False,
-                trust_env=False,
-            )
-        return session
+    # -- life --------------------------------------------------------------------------------------------------------
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Serve the lifespan: refuse to start where nothing could be forwarded, and close what was opened."""
         await receive()
         try:
-            _running_loop()
+            running_loop()
         except RuntimeError as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
@@ -232,12 +224,3 @@ class ProxyApp:
         await receive()
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _running_loop() -> asyncio.AbstractEventLoop:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise RuntimeError(
-            "ProxyApp runs on asyncio only, because aiohttp does; serve it by an asyncio server"
-        ) from None
