@@ -27,6 +27,7 @@ from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members, warm_up_response
 from ws_responses.upstreams.repair import TurnEnd, TurnStream
 from ws_responses.validation import CallState, check_input, check_output, heads_of, starts_base
+from ws_responses.wrapped_tokens import keep_rendered, render_turn
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
@@ -139,6 +140,8 @@ class TurnRun:
             )
         )
         self.info.may_store = connection.stores and self._may_be_stored()
+        if connection.settings.renderer is not None:
+            await render_turn(connection.settings.renderer, self.info)
         if self.turn.create.warm_up:
             await self._warm_up()
             return
@@ -355,6 +358,8 @@ class TurnRun:
     def _commit(self, end: TurnEnd) -> ResponseNode | None:
         """Make the node of this turn; None if the budgets have no room for it."""
         connection = self._connection
+        if connection.settings.renderer is not None:
+            keep_rendered(connection.settings.renderer, self.info, end.items)
         record = self._record(end)
         if record is None:
             return None

@@ -50,13 +50,13 @@ class CurrentTurn:
         response_id: Id that the response has unless the upstream gives its own.
         may_store: Whether the response outlives the connection (``store`` of its response object).
         rendering: The conversation up to this turn's input as tokens, if a renderer is set (``renderer=``, or the engine's).
+        vocabulary: Names the format and vocabulary of recorded token ids.
         kept: What the node is to keep for the next turn (set by the upstream before the terminal event).
         response: The response object without its output, for the record (set by the engine before the terminal event).
     """
 
     __slots__ = (
         "_sampled",
-        "_vocabulary",
         "base",
         "create",
         "encoded_delta",
@@ -73,6 +73,7 @@ class CurrentTurn:
         "response",
         "response_id",
         "tenant",
+        "vocabulary",
         "warm_up",
     )
 
@@ -92,7 +93,7 @@ class CurrentTurn:
         self.response_id = ""
         self.may_store = False
         self._sampled: array[int] | None = None
-        self._vocabulary = ""
+        self.vocabulary = ""
         self.encoded_delta = b""
         self.interned_tools: Interned | None = None
         self.interned_instructions: Interned | None = None
@@ -160,7 +161,7 @@ class CurrentTurn:
 
         Args:
             ids: The next ids.
-            vocabulary: Names the format and vocabulary that they belong to (a renderer's name).
+            vocabulary: Names the format and vocabulary that they belong to; by default the name of ``renderer=``.
 
         Raises:
             ValueError: An id is no integer from 0 to 2**32 - 1.
@@ -170,12 +171,12 @@ class CurrentTurn:
         if self._sampled is None:
             self._sampled = array("I")
         self._sampled.extend(ids)
-        self._vocabulary = vocabulary or self._vocabulary
+        self.vocabulary = vocabulary or self.vocabulary
 
     @property
     def sampled(self) -> Sampled | None:
         """What was recorded so far; None if nothing was."""
-        return None if self._sampled is None else Sampled(self._vocabulary, self._sampled.tobytes())
+        return None if self._sampled is None else Sampled(self.vocabulary, self._sampled.tobytes())
 
 
 _current: ContextVar[CurrentTurn] = ContextVar("ws_responses.turn")
