@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.shell import Facts
 from tests.test_history_modes import Handler, ask, connect, said
 from ws_responses import ConfigurationError, CurrentTurn, ResponsesWebSocketMiddleware
+from ws_responses.instrumentation import TurnFinished
 from ws_responses.rendering.cache import render
 from ws_responses.rendering.chatml import ChatMLRenderer
 from ws_responses.rendering.tokenizer import UnknownToken
@@ -131,6 +133,19 @@ async def test_what_has_no_form_is_the_apps_to_judge(body: dict[str, Any]) -> No
         first = await ask(ws, **body)
         await ask(ws, input=said("2"), previous_response_id=first)
     assert handler.seen[0] is None
+
+
+async def test_hooks_are_told_what_was_rendered() -> None:
+    facts = Facts()
+    async with connect(looking(lambda _: None, "A", "B"), renderer=RENDERER, hooks=[facts]) as ws:
+        first = await ask(ws, input="1")
+        await ask(ws, input="2", previous_response_id=first)
+    anew, continued = (fact.rendering for fact in facts.of(TurnFinished))
+    assert anew is not None
+    assert continued is not None
+    assert (anew.hit, anew.rendered, anew.rewound) == (False, anew.total, 0)
+    assert (continued.hit, continued.rewound) == (True, 0)
+    assert continued.rendered < continued.total
 
 
 async def test_without_a_renderer_there_are_no_tokens() -> None:

@@ -15,9 +15,10 @@ from ws_responses.errors import (
     StreamTruncated,
     WireError,
 )
-from ws_responses.instrumentation import NodeDropped, TurnFinished, TurnStarted
+from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
 from ws_responses.protocol import events
 from ws_responses.protocol.session import Actions, Turn, TurnPhase
+from ws_responses.rendering.cache import Rendering
 from ws_responses.spawn import Cancel
 from ws_responses.state.history import join_items
 from ws_responses.state.interning import Interned
@@ -52,6 +53,14 @@ async def _discard(_: bytes) -> None:
 
 async def _discard_text(_: str) -> None:
     """Stand in for the writer when the turn is over."""
+
+
+def _counts(rendering: Rendering | None) -> RenderCounts | None:
+    if rendering is None:
+        return None
+    return RenderCounts(
+        hit=rendering.hit, total=rendering.state.end, rendered=rendering.rendered, rewound=rendering.rewound
+    )
 
 
 def _keep_alone(raw: bytes) -> Interned:
@@ -339,6 +348,7 @@ class TurnRun:
                 first_event_s=None if first is None else first - self._started_at,
                 duration_s=now - self._started_at,
                 repaired_surrogates=self.stream.repaired_surrogates,
+                rendering=_counts(self.info.rendering),
             )
         )
         return actions

@@ -65,6 +65,22 @@ class TurnStarted(Struct, frozen=True, kw_only=True):
     warm_up: bool
 
 
+class RenderCounts(Struct, frozen=True, kw_only=True):
+    """What a turn's rendering took; in tokens, or in messages where the backend takes those.
+
+    Attributes:
+        hit: The parent's rendering was continued; else all was rendered anew.
+        total: Of the prompt, without the beginning of the answer.
+        rendered: Rendered for this turn.
+        rewound: Dropped of the parent's, and in part rendered again.
+    """
+
+    hit: bool
+    total: int
+    rendered: int
+    rewound: int
+
+
 class TurnFinished(Struct, frozen=True, kw_only=True):
     """A turn is over.
 
@@ -77,6 +93,7 @@ class TurnFinished(Struct, frozen=True, kw_only=True):
         first_event_s: From the start to the first event; None if there was none.
         duration_s: From the start to the end.
         repaired_surrogates: Events in which a lone surrogate was replaced.
+        rendering: None if the turn was not rendered.
     """
 
     connection_id: str
@@ -92,6 +109,7 @@ class TurnFinished(Struct, frozen=True, kw_only=True):
     first_event_s: float | None
     duration_s: float
     repaired_surrogates: int
+    rendering: RenderCounts | None = None
 
 
 class NodeDropped(Struct, frozen=True, kw_only=True):
