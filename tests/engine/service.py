@@ -37,7 +37,8 @@ def said(*texts: str) -> list[Step]:
 class ScriptedService:
     """A backend that does what the test says, generation by generation.
 
-    A step is a delta, an error that is raised, or an event that is waited for. Without a script it says "Hello".
+    A step is a delta, an error that is raised, or an event that is waited for. Without a script it says "Hello", in letters
+    if it is given tokens.
     """
 
     def __init__(self, *kinds: Literal["tokens", "chat"], **accepts: Any) -> None:
@@ -58,7 +59,8 @@ class ScriptedService:
     async def generate(self, prompt: TokenPrompt | ChatPrompt, params: GenerateParams) -> AsyncGenerator[Delta]:
         self.prompts.append(prompt)
         self.params.append(params)
-        steps = self.scripts.pop(0) if self.scripts else said("Hel", "lo")
+        hello = [Delta(token_ids=letters("Hello")), STOP] if isinstance(prompt, TokenPrompt) else said("Hel", "lo")
+        steps = self.scripts.pop(0) if self.scripts else hello
         self.running += 1
         self.entered.set()
         try:
@@ -92,7 +94,8 @@ class ScriptedService:
         return "".join(map(chr, self.prompts[index].rendered.ids()))
 
 
-END, ANSWER, REASONING, CALL = 1, 2, 3, 4
+END, ANSWER, REASONING, CALL, COMMENTARY, FINAL = 1, 2, 3, 4, 5, 6
+PHASES = {COMMENTARY: "commentary", FINAL: "final_answer"}
 
 
 def letters(text: str) -> list[int]:
@@ -100,12 +103,13 @@ def letters(text: str) -> list[int]:
 
 
 class LetterParser:
-    """Letters are text; REASONING and CALL begin something else, up to END; a call is ``name arguments``."""
+    """Letters are text; other tokens begin something else, up to END; a call is ``name arguments``."""
 
     def __init__(self) -> None:
         self._kind: Literal["text", "reasoning", "call"] = "text"
         self._calls = -1
         self._name: str | None = ""
+        self._phase: str | None = None
 
     def feed(self, token_ids: Sequence[int], text: str) -> Sequence[OutputPiece]:
         del text
@@ -115,15 +119,15 @@ class LetterParser:
         return ()
 
     def _token(self, token: int) -> OutputPiece | None:
-        if token == END:
-            self._kind = "text"
+        if token == END or token in PHASES:
+            self._kind, self._phase = "text", PHASES.get(token)
         elif token == REASONING:
             self._kind = "reasoning"
         elif token == CALL:
             self._kind, self._name = "call", ""
             self._calls += 1
         elif self._kind != "call":
-            return OutputPiece(kind=self._kind, text=chr(token))
+            return OutputPiece(kind=self._kind, text=chr(token), phase=self._phase)
         elif self._name is None:
             return OutputPiece(kind="call", call=self._calls, text=chr(token))
         elif chr(token) != " ":

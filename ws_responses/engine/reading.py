@@ -14,6 +14,9 @@ from ws_responses.rendering.renderer import OutputParser, OutputPiece, ToolSet
 INCOMPLETE: Final[dict[Finish, IncompleteReason]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Ends of sampling after which a response is incomplete; every other one completes it."""
 
+INVALID: Final = "upstream_invalid_output"
+"""Code of the error for output that makes no sense."""
+
 
 class AnswerReader:
     """Reads one answer.
@@ -161,7 +164,7 @@ class AnswerReader:
     async def _begin_call(self, index: int, name: str | None, call_id: str | None) -> bool:
         """Begin a call; return False if the answer ends before it."""
         if index < self._call or not name:
-            raise UpstreamError("The service began a tool call without a name.", code="upstream_invalid_output")
+            raise UpstreamError("The service began a tool call without a name.", code=INVALID)
         if self._single_call and self._items.calls:
             self.stopped = self.complete = True
             return False
@@ -190,5 +193,5 @@ class AnswerReader:
         if self.ids is not None and delta.token_ids:
             try:
                 self.ids.extend(delta.token_ids)
-            except (OverflowError, TypeError):  # no ids at all
-                self.ids = None
+            except (OverflowError, TypeError):
+                raise UpstreamError("The service sent token ids that are none.", code=INVALID) from None

@@ -47,7 +47,7 @@ class Reasoning(Struct, frozen=True, kw_only=True):
 class Text(Struct, frozen=True, kw_only=True):
     """``text``."""
 
-    format: Raw | None = None
+    format: Raw = Raw(b"null")
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -239,10 +239,10 @@ def _refuse_logprobs(given: _Members) -> None:
 
 
 def _response_format(text: Text) -> bytes | None:
-    if text.format is None:
+    raw = bytes(text.format)
+    if raw == b"null" or isinstance(decode_member("text.format", _decode_format, raw), PlainText):
         return None
-    decoded = decode_member("text.format", _decode_format, text.format)
-    return None if isinstance(decoded, PlainText) else bytes(text.format)
+    return raw
 
 
 def _instructions(turn: CurrentTurn) -> str | None:
