@@ -96,7 +96,7 @@ class ChatCompletionsBackend(HttpBackend):
         self._max_tokens_member = max_tokens_member
 
     def _reader(self) -> ChunkReader:
-        return _ChatReader()
+        return ChatReader()
 
     def _body(self, prompt: TokenPrompt | ChatPrompt, params: GenerateParams, *, stream: bool) -> Sequence[bytes]:
         if not isinstance(prompt, ChatPrompt):
@@ -169,7 +169,7 @@ _DECODER: Final = msgspec.json.Decoder(_Chunk)
 _NO_MESSAGE: Final = _Message()
 
 
-class _ChatReader(ChunkReader):
+class ChatReader(ChunkReader):
     """Reads chunks of chat completions."""
 
     __slots__ = ("_calls", "_places")
