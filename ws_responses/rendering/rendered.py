@@ -124,7 +124,7 @@ class Rendered:
             takes_detour: Whether the detour counts from here on, if there is one; None leaves it as it is.
         """
         own = array(_ID, ids)
-        takes = self.takes_detour if takes_detour is None else takes_detour
+        takes = self.detour is not None and (self.takes_detour if takes_detour is None else takes_detour)
         if not own:
             return self._copy(memo, self.detour, takes_detour=takes)
         encoded = encode_ids(own, self.form)
