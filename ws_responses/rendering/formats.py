@@ -17,16 +17,21 @@ class TextFormat(Struct, frozen=True):
     Attributes:
         type: Its kind.
         name: Of the schema.
-        schema: JSON Schema, encoded.
+        raw_schema: ``schema``, encoded; null if there is none.
         description: For the model.
         strict: As the client asked.
     """
 
     type: Literal["text", "json_object", "json_schema"]
     name: str = "response"
-    schema: Raw | None = None
+    raw_schema: Raw = msgspec.field(default=Raw(b"null"), name="schema")
     description: str | None = None
     strict: bool | None = None
+
+    @property
+    def schema(self) -> Raw | None:
+        """JSON Schema, encoded; None if there is none."""
+        return None if bytes(self.raw_schema) == b"null" else self.raw_schema
 
     @property
     def json_schema(self) -> bytes | None:
