@@ -39,6 +39,7 @@ class MessageWriter:
         stage: Of the last message before.
         reasoning_field: Member of an assistant's message that takes reasoning; None leaves it out.
         developer_role: Role of messages with the role ``developer``.
+        text_only: Content is always a string; what is no text is refused.
 
     Attributes:
         messages: What was written.
@@ -46,15 +47,18 @@ class MessageWriter:
         continued: Members for the last message before, which goes on: more reasoning, content, calls. None if it does not.
     """
 
-    __slots__ = ("_developer_role", "_open", "_reasoning_field", "continued", "messages", "stage")
+    __slots__ = ("_developer_role", "_open", "_reasoning_field", "_text_only", "continued", "messages", "stage")
 
-    def __init__(self, stage: Stage, *, reasoning_field: str | None, developer_role: str) -> None:
+    def __init__(
+        self, stage: Stage, *, reasoning_field: str | None, developer_role: str, text_only: bool = False
+    ) -> None:
         self.messages: list[ChatMessage] = []
         self.stage: Stage = stage
         self.continued: ChatMessage | None = None
         self._open: ChatMessage | None = None
         self._reasoning_field = reasoning_field
         self._developer_role = developer_role
+        self._text_only = text_only
 
     def write(self, items: Iterable[bytes]) -> None:
         """Write items (encoded JSON).
@@ -76,7 +80,7 @@ class MessageWriter:
             case CustomCall():
                 self._call(item.call_id, item.wire_name, arguments_with(item.input))
             case CallOutput():
-                content = _output(item.output, index)
+                content = self._output(item.output, index)
                 self._close({"role": "tool", "tool_call_id": item.call_id, "content": content})
             case Reasoning():
                 self._reasoning(item)
@@ -88,10 +92,17 @@ class MessageWriter:
         self.stage = self._open = None
 
     def _message(self, message: Message, index: int) -> ChatMessage:
-        if message.role == "user":
+        if message.role == "user" and not self._text_only:
             return {"role": "user", "content": _parts(message.content, index, "content")}
         role = self._developer_role if message.role == "developer" else message.role
         return {"role": role, "content": text_of(message.content, index)}
+
+    def _output(self, content: str | list[InputPart], index: int) -> str | list[ChatMessage]:
+        """Return the content of a tool's message: the API takes text only there."""
+        text = text_of(content, index, "output")
+        if self._text_only or isinstance(content, str):
+            return text
+        return _joined([{"type": "text", "text": part.text} for part in content if isinstance(part, Text)])
 
     # -- the assistant's ---------------------------------------------------------------------------------------------
 
@@ -140,14 +151,6 @@ class MessageWriter:
             else:
                 message[name] = value
         return message
-
-
-def _output(content: str | list[InputPart], index: int) -> str | list[ChatMessage]:
-    """Return the content of a tool's message: the API takes text only there."""
-    if isinstance(content, str):
-        return content
-    text_of(content, index, "output")
-    return _joined([{"type": "text", "text": part.text} for part in content if isinstance(part, Text)])
 
 
 def _parts(content: str | list[Part] | None, index: int, where: str) -> str | list[ChatMessage]:

@@ -13,13 +13,13 @@ from msgspec import Struct
 from ws_responses.rendering import chatml_texts as words
 from ws_responses.rendering.chatml_messages import ChatMLWriter, Part
 from ws_responses.rendering.formats import read_format
-from ws_responses.rendering.marked import MarkedEncoder, Piece
+from ws_responses.rendering.marked import MarkedEncoder, Piece, behind_last_control
 from ws_responses.rendering.rendered import Form, Rendered
-from ws_responses.rendering.renderer import Answer, CannotRender, RenderSettings, Tool, ToolChoice, ToolSet
+from ws_responses.rendering.renderer import Answer, RenderSettings, Tool, ToolChoice
 from ws_responses.rendering.tagged_calls import CALL_CLOSE, CALL_OPEN
 from ws_responses.rendering.tagged_text import Begun, TagParser, TextSource
 from ws_responses.rendering.tokenizer import Tokenizer, decode_text, find_special
-from ws_responses.rendering.tool_schemas import call_schema
+from ws_responses.rendering.tool_schemas import call_schema, callable_tools
 
 IM_START: Final = "<|im_start|>"
 IM_END: Final = "<|im_end|>"
@@ -130,7 +130,7 @@ class ChatMLRenderer:
         if writer.reopens and opened is not None:
             pieces.insert(0, self._tail(state, opened))
             state = state.cut(opened.tail)
-        at = _behind_last_control(pieces)
+        at = behind_last_control(pieces[:-1])
         ids = self._encoder.encode(pieces[:at])
         memo = None if writer.part is None else OpenMessage(writer.part, state.end + len(ids))
         return state.with_tokens(ids + self._encoder.encode(pieces[at:]), memo)
@@ -141,7 +141,7 @@ class ChatMLRenderer:
         Raises:
             CannotRender: The choice cannot be held to.
         """
-        tools = _callable(choice, settings.tools)
+        tools = callable_tools(choice, settings.tools)
         beginning = self._beginning(choice, settings, tools)
         prefill = self._encoder.encode(self._encoder.marked(beginning.prefill))
         source = TextSource(self._tokenizer, self._encoder.tags, self._stop_ids)
@@ -203,27 +203,3 @@ class ChatMLRenderer:
     def _leaves_call_open(self, ids: Sequence[int]) -> bool:
         text = decode_text(self._tokenizer, ids)
         return text.rfind(CALL_OPEN) > text.rfind(CALL_CLOSE)
-
-
-def _callable(choice: ToolChoice, tools: ToolSet | None) -> Sequence[Tool]:
-    """Return the tools that may be called.
-
-    Raises:
-        CannotRender: Some tools may be called and some not, and no call is demanded: nothing holds the model to that. Or a
-            call is demanded where none may be made.
-    """
-    offered = () if tools is None or choice.mode == "none" else tools.tools
-    allowed = [tool for tool in offered if choice.names is None or tool.wire_name in choice.names]
-    if choice.mode == "required" and not allowed:
-        raise CannotRender("The tool choice demands a call, but there is no such tool.", param="tool_choice")
-    if choice.mode == "auto" and len(allowed) != len(offered):
-        raise CannotRender("The model cannot be held to a part of the tools.", param="tool_choice")
-    return allowed
-
-
-def _behind_last_control(pieces: Sequence[Piece]) -> int:
-    """Return the index behind the last control token before the one at the end."""
-    for at in range(len(pieces) - 2, -1, -1):
-        if isinstance(pieces[at], int):
-            return at + 1
-    return 0

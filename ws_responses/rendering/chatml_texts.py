@@ -12,10 +12,10 @@ import msgspec
 from ws_responses.rendering.formats import read_format
 from ws_responses.rendering.items import CustomCall, FunctionCall, ToolCall
 from ws_responses.rendering.json_text import arguments_with
-from ws_responses.rendering.renderer import Tool
+from ws_responses.rendering.renderer import CannotRender, Tool
 from ws_responses.rendering.tagged_calls import CALL_CLOSE, CALL_OPEN
 from ws_responses.rendering.tagged_text import THINK_CLOSE, THINK_OPEN
-from ws_responses.rendering.tool_schemas import function_of
+from ws_responses.rendering.tool_schemas import function_of, within_levels
 
 RESPONSE_OPEN: Final = "<tool_response>"
 RESPONSE_CLOSE: Final = "</tool_response>"
@@ -69,10 +69,15 @@ def schema_text(text_format: bytes) -> str | None:
     """Return the JSON Schema that answers must follow; None for text.
 
     Raises:
-        CannotRender: The format is of another kind.
+        CannotRender: The format is of another kind, or nested too deeply.
     """
     schema = read_format(text_format).json_schema
-    return None if schema is None else _dumped(msgspec.json.decode(schema))
+    if schema is None:
+        return None
+    decoded = msgspec.json.decode(schema)
+    if not within_levels(decoded):
+        raise CannotRender("The schema of the answer is nested too deeply.", param="text.format.schema")
+    return _dumped(decoded)
 
 
 def call_text(call: ToolCall) -> str:

@@ -13,6 +13,38 @@ Piece: TypeAlias = str | int
 """Text in which nothing is special, or the id of a control token."""
 
 
+def behind_last_control(pieces: Sequence[Piece]) -> int:
+    """Return the index behind the last control token; 0 if there is none."""
+    for at in range(len(pieces) - 1, -1, -1):
+        if isinstance(pieces[at], int):
+            return at + 1
+    return 0
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return pieces with texts that follow each other joined."""
+    whole: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, str) and whole and isinstance(whole[-1], str):
+            whole[-1] += piece
+        elif piece != "":
+            whole.append(piece)
+    return whole
+
+
+def behind(pieces: list[Piece], beginning: list[Piece]) -> list[Piece] | None:
+    """Return what comes behind a beginning; None if ``pieces`` do not begin so."""
+    last = len(beginning) - 1
+    if last < 0:
+        return pieces
+    if len(pieces) <= last or pieces[:last] != beginning[:last]:
+        return None
+    one, other = pieces[last], beginning[last]
+    if isinstance(one, str) and isinstance(other, str) and one.startswith(other):
+        return [one[len(other) :], *pieces[last + 1 :]] if len(one) > len(other) else pieces[last + 1 :]
+    return pieces[last + 1 :] if one == other else None
+
+
 class MarkedEncoder:
     """Encodes text with control tokens.
 
