@@ -16,10 +16,39 @@ _MODELS: Final[dict[str, type[BaseModel]]] = {
 }
 
 OPEN_RESPONSES: Final = frozenset(
-    """id object created_at completed_at status incomplete_details model previous_response_id instructions output error
-    tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature
-    reasoning usage max_output_tokens max_tool_calls store background service_tier metadata safety_identifier
-    prompt_cache_key""".split()
+    [
+        "id",
+        "object",
+        "created_at",
+        "completed_at",
+        "status",
+        "incomplete_details",
+        "model",
+        "previous_response_id",
+        "instructions",
+        "output",
+        "error",
+        "tools",
+        "tool_choice",
+        "truncation",
+        "parallel_tool_calls",
+        "text",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "top_logprobs",
+        "temperature",
+        "reasoning",
+        "usage",
+        "max_output_tokens",
+        "max_tool_calls",
+        "store",
+        "background",
+        "service_tier",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+    ]
 )
 """Members that Open Responses demands of each response object, null or not."""
 

@@ -155,7 +155,9 @@ class LetterRenderer:
         for index, item in read_items(items):
             match item:
                 case Message(role=role, content=content):
-                    said = content if isinstance(content, str) else "".join(_letters_of(p, index) for p in content or ())
+                    said = (
+                        content if isinstance(content, str) else "".join(_letters_of(p, index) for p in content or ())
+                    )
                     text = f"{role[0]}:{said}"
                 case FunctionCall(arguments=arguments) | CustomCall(input=arguments):
                     text = f"c:{item.wire_name} {arguments}"
@@ -191,10 +193,12 @@ async def no_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def socket_to(engine: ResponsesEngine, clock: Clock | None = None, **options: Any) -> AsyncIterator[MemorySocket]:
+async def socket_to(
+    engine: ResponsesEngine, clock: Clock | None = None, max_unread: int | None = None, **options: Any
+) -> AsyncIterator[MemorySocket]:
     """Open a socket to an engine, through the whole of the middleware."""
     app = ResponsesWebSocketMiddleware(no_app, upstream=engine, authorize="open", clock=clock, **options)
-    async with MemorySocket(app) as ws:
+    async with MemorySocket(app, max_unread=max_unread) as ws:
         yield ws
 
 

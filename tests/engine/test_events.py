@@ -93,7 +93,9 @@ async def test_all_kinds_of_output_come_as_items_in_their_order() -> None:
 
 async def test_one_delta_may_hold_all_of_it() -> None:
     calls = (ToolCallDelta(index=0, name="find", arguments="{}"), ToolCallDelta(index=1, name="find", arguments="{}"))
-    events = await answered(Delta(reasoning="r", text="t", refusal="no", tool_calls=calls, finish="stop", usage=Usage()))
+    events = await answered(
+        Delta(reasoning="r", text="t", refusal="no", tool_calls=calls, finish="stop", usage=Usage())
+    )
     assert_turn(events)
     assert [item["type"] for item in last(events)["output"]] == [
         "reasoning",
@@ -108,7 +110,7 @@ async def test_calls_get_back_the_names_and_kinds_that_the_client_knows() -> Non
     events = await answered(
         call(0, "files__read", '{"p":1}'),
         call(1, "patch", '{"input":"*** Begin\\n'),
-        call(1, arguments='+\\u00e9\\ud83d'),
+        call(1, arguments="+\\u00e9\\ud83d"),
         call(1, arguments='\\ude00"}'),
         call(2, "notes__write", "as it is"),
         call(3, "unheard_of", "{}"),
@@ -134,7 +136,9 @@ async def test_a_call_without_arguments_has_an_empty_object() -> None:
 
 
 async def test_ids_of_calls_are_the_services_if_they_can_name_a_call() -> None:
-    events = await answered(call(0, "find", "{}", "same"), call(1, "find", "{}", "same"), call(2, "find", "{}", ""), STOP)
+    events = await answered(
+        call(0, "find", "{}", "same"), call(1, "find", "{}", "same"), call(2, "find", "{}", ""), STOP
+    )
     ids = [item["call_id"] for item in last(events)["output"]]
     assert ids[0] == "same"
     assert len(set(ids)) == 3, "two calls of one response are never confused"
@@ -148,9 +152,7 @@ async def test_an_answer_of_nothing_is_an_empty_message() -> None:
     assert last(events)["output"][0]["content"][0]["text"] == ""
 
 
-@pytest.mark.parametrize(
-    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
-)
+@pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 async def test_an_answer_that_is_cut_short_is_incomplete(finish: Finish, reason: str) -> None:
     events = await answered(Delta(reasoning="r"), Delta(text="Once upon"), Delta(finish=finish, usage=Usage()))
     assert_turn(events)
@@ -310,6 +312,12 @@ pieces = st.lists(
 )
 
 
+def spoken(kind: str, text: str) -> Delta:
+    if kind == "text":
+        return Delta(text=text)
+    return Delta(reasoning=text) if kind == "reasoning" else Delta(refusal=text)
+
+
 @st.composite
 def splits(draw: st.DrawFn) -> tuple[list[Delta], list[Delta]]:
     """Draw an answer, each of its parts as one delta, and the same cut into any deltas."""
@@ -320,16 +328,14 @@ def splits(draw: st.DrawFn) -> tuple[list[Delta], list[Delta]]:
         cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
         cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         if kind in ("text", "reasoning", "refusal"):
-            whole.append(Delta(**{kind: text}))
-            parts += [Delta(**{kind: piece}) for piece in cut]
+            whole.append(spoken(kind, text))
+            parts += [spoken(kind, piece) for piece in cut]
             continue
         arguments = json.dumps({"input": text}) if kind == "patch" and draw(st.booleans()) else text
         cuts = sorted(draw(st.lists(st.integers(0, len(arguments)), max_size=4)))
         whole.append(call(calls, kind, arguments, f"call_{calls}"))
         parts.append(call(calls, kind, "", f"call_{calls}"))
-        parts += [
-            call(calls, None, arguments[a:b]) for a, b in zip([0, *cuts], [*cuts, len(arguments)], strict=True)
-        ]
+        parts += [call(calls, None, arguments[a:b]) for a, b in zip([0, *cuts], [*cuts, len(arguments)], strict=True)]
         calls += 1
     return whole, parts
 

@@ -70,7 +70,11 @@ async def test_a_backend_for_chat_is_given_the_whole_conversation_with_its_tools
         ("auto", None, ["find", "files__read"]),
         ("none", "none", ["find", "files__read"]),
         ("required", "required", ["find", "files__read"]),
-        ({"type": "function", "name": "read"}, {"type": "function", "function": {"name": "files__read"}}, ["files__read"]),
+        (
+            {"type": "function", "name": "read"},
+            {"type": "function", "function": {"name": "files__read"}},
+            ["files__read"],
+        ),
         (
             {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "find"}]},
             {"type": "function", "function": {"name": "find"}},

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ws_responses.backends import ChatPrompt, GenerateParams, TokenPrompt
 from ws_responses.engine.prompts import ChatTools, params_of, prompt_of
 from ws_responses.engine.request import Request, parse_request
-from ws_responses.engine.resolving import Resolver, resolve_items
+from ws_responses.engine.resolving import Resolver, resolve_chain, resolve_items
 from ws_responses.engine.tools import (
     NO_OFFER,
     HostedTools,
@@ -31,6 +31,7 @@ from ws_responses.rendering.chat import ChatRenderer
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.rendering.renderer import Answer, CannotRender, RenderSettings, ToolChoice, ToolSet
 from ws_responses.routing import Route, Router
+from ws_responses.state.node import ResponseNode
 from ws_responses.upstreams.base import CurrentTurn
 
 _REMEMBERED_ROUTES: Final = 256
@@ -215,8 +216,9 @@ class Planner:
         )
         counts = renderer.produces == "tokens"
         key = RenderKey(renderer=renderer.name, form=accepts.form if counts else None, settings=settings)
+        parent = await self._parent(turn, route, key)
         try:
-            rendering = await render(renderer, key, None if turn.base else turn.parent, draft.items, resolved=resolved)
+            rendering = await render(renderer, key, parent, draft.items, resolved=resolved)
             answer = renderer.answer(rendering.state, draft.choice, settings)
             if answer.schema is not None and not accepts.constrains:
                 return await self._held_to_schema(turn, draft, route)
@@ -237,6 +239,13 @@ class Planner:
             params=params_of(route, request, answer.prompt.end if counts else None, draft.session),
             truncated=cut is not None,
         )
+
+    async def _parent(self, turn: CurrentTurn, route: Route, key: RenderKey) -> ResponseNode | None:
+        """Return what the conversation goes on from, with its images and files if it must be rendered anew."""
+        kept = _kept(turn)
+        if turn.parent is None or turn.base or self._resolver is None or (kept is not None and kept.key == key):
+            return None if turn.base else turn.parent
+        return await resolve_chain(turn.parent, route, self._resolver)
 
     async def _held_to_schema(self, turn: CurrentTurn, draft: Draft, route: Route) -> Plan:
         """Return the plan of an answer that must follow a schema, where that cannot be asked of a token prompt.

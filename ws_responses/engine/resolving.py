@@ -11,7 +11,9 @@ import anyio
 import msgspec
 
 from ws_responses.errors import InvalidRequest, WireError
+from ws_responses.rendering.cache import Kept
 from ws_responses.routing import Route
+from ws_responses.state.node import ResponseNode
 
 Attachment = Literal["image", "file"]
 """``input_image`` or ``input_file``."""
@@ -107,6 +109,36 @@ async def resolve_items(items: Sequence[bytes], route: Route, resolver: Resolver
     if sum(map(len, resolved.values())) > MAX_RESOLVED_BYTES:
         raise InvalidRequest(f"The images and files of the request exceed {MAX_RESOLVED_BYTES} bytes.", param="input")
     return resolved
+
+
+async def resolve_chain(parent: ResponseNode, route: Route, resolver: Resolver) -> ResponseNode:
+    """Return a chain whose images and files are resolved where that was not kept: a store has the items as they came.
+
+    Args:
+        parent: The newest node; its chain is copied where something was resolved.
+        route: Who is to take them.
+        resolver: Resolves what is only named.
+
+    Raises:
+        WireError: Something cannot be given to the backend.
+    """
+    nodes = list(parent.joined())
+    nodes.reverse()
+    found: dict[int, dict[int, bytes]] = {}
+    for place, node in enumerate(nodes):
+        if isinstance(node.kept, Kept) or not _may_attach(node.record.items):
+            continue
+        try:
+            found[place] = await resolve_items(node.record.input_items(), route, resolver)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"An earlier item of this conversation: {error.message}", code=error.code) from None
+    if not any(found.values()):
+        return parent
+    copy: ResponseNode | None = None
+    for place, node in enumerate(nodes):
+        kept = Kept(resolved=found[place]) if place in found else node.kept
+        copy = ResponseNode(node.record, copy, tenant=node.tenant, lane=node.lane, kept=kept)
+    return copy or parent
 
 
 def _may_attach(item: bytes) -> bool:
