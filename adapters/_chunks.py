@@ -147,11 +147,13 @@ class ChunkReader(ABC):
 
 
 def decoded(decoder: "msgspec.json.Decoder[Any]", event: bytes) -> Any:
-    """Decode what the plain way could not.
+    """Decode what the plain way could not: text that is no Unicode, or no text at all.
 
     Raises:
         WireError: It is an error in a shape of its own, or no chunk.
     """
+    if not event:
+        return decoder.decode(b"{}")  # nothing is said
     try:
         return decoder.decode(mended(event))
     except msgspec.DecodeError as error:

@@ -117,7 +117,12 @@ class HttpService:
     def _read_to_the_end(self, response: aiohttp.ClientResponse) -> None:
         task = asyncio.ensure_future(_read_to_the_end(response, self.limits.trailing_s))
         self._trailing.add(task)
-        task.add_done_callback(self._trailing.discard)
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._trailing.discard(task)
+            response.close()  # not in the task: one that is cancelled early never begins
+
+        task.add_done_callback(over)
 
     def _session(self, loop: asyncio.AbstractEventLoop) -> aiohttp.ClientSession:
         session = self._sessions.get(loop)
@@ -133,13 +138,10 @@ class HttpService:
 
 async def _read_to_the_end(response: aiohttp.ClientResponse, seconds: float) -> None:
     left = MAX_TRAILING_BYTES
-    try:
-        with suppress(aiohttp.ClientError, OSError):  # its connection is lost: all that it costs is a new one
-            async with asyncio.timeout(seconds):
-                while left > 0 and (data := await response.content.readany()):
-                    left -= len(data)
-    finally:
-        response.close()
+    with suppress(aiohttp.ClientError, OSError):  # its connection is lost: all that it costs is a new one
+        async with asyncio.timeout(seconds):
+            while left > 0 and (data := await response.content.readany()):
+                left -= len(data)
 
 
 class _Pieces(aiohttp.Payload):

@@ -13,7 +13,7 @@ import msgspec
 
 from ws_responses.backends import Delta, Usage
 from ws_responses.testing.faults import Fault
-from ws_responses.testing.services import CUT, HOLD, HttpAnswer, LoopbackService, Piece, recut
+from ws_responses.testing.services import CUT, HOLD, HttpAnswer, LoopbackService, Piece, ServiceRequest, recut
 
 __all__ = ["ChatService", "CompletionsService", "InferenceService"]
 
@@ -42,7 +42,7 @@ _RETRY_AFTER: Final[Mapping[Fault, str]] = {Fault.RATE_LIMITED: "7", Fault.OVERL
 class InferenceService(LoopbackService):
     """A service that answers with given deltas; what a subclass adds is how they are written.
 
-    Requests that nothing is scripted for get a short answer.
+    Requests that nothing is scripted for get a short answer; those that want no stream get no more than usage.
 
     Attributes:
         speaks: Members of ``Delta`` that it can send.
@@ -53,7 +53,7 @@ class InferenceService(LoopbackService):
     faults: frozenset[Fault] = frozenset(Fault)
 
     def __init__(self) -> None:
-        super().__init__(lambda _: self.answer([Delta(text="Hello"), Delta(finish="stop")]))
+        super().__init__(self._usual)
 
     @property
     def base_url(self) -> str:
@@ -110,6 +110,11 @@ class InferenceService(LoopbackService):
         if cut_every is not None:
             body = recut(body, cut_every)
         return HttpAnswer(body=body, apart=cut_every is not None, rate=rate)
+
+    def _usual(self, request: ServiceRequest) -> HttpAnswer:
+        if request.decoded().get("stream"):
+            return self.answer([Delta(text="Hello"), Delta(finish="stop")])
+        return HttpAnswer.json({"choices": [], "usage": _usage(Usage(input_tokens=8, output_tokens=1))})
 
     def _events(self, deltas: Sequence[Delta]) -> list[bytes]:
         events: list[bytes] = []

@@ -40,7 +40,7 @@ class Step(enum.Enum):
 
 
 HOLD: Final = Step.HOLD
-"""Wait for ``release()``, or for the client to hang up."""
+"""Wait for ``release()``, or for the client to hang up. Each one wants a release of its own, since the request came."""
 CUT: Final = Step.CUT
 """Break the connection off, without the end of the body."""
 
@@ -80,7 +80,7 @@ class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
         headers: Beside those that frame the body.
         content_type: Of the body.
         body: Pieces and steps, in order.
-        held: Wait for ``release()`` before the first byte.
+        held: Hold before the first byte.
         rate: Pieces per second; 0 for no pace.
         apart: Give the client (of the same event loop) time to read each piece by itself.
         whole: Frame the body by its length instead of chunks; for bodies without steps.
@@ -128,6 +128,7 @@ class LoopbackService:
         requests: All requests so far.
         connections: Number of connections so far.
         open: Number of connections now.
+        releases: Number of releases so far.
         running: Number of requests that are being answered now.
         hung_up: Number of requests whose client left before its answer had ended.
     """
@@ -138,7 +139,7 @@ class LoopbackService:
         self._server: asyncio.Server | None = None
         self._wires: set[_Wire] = set()
         self._signal = Signal()
-        self._releases = 0
+        self.releases = 0
         self.url = ""
         self.requests: list[ServiceRequest] = []
         self.connections = 0
@@ -165,8 +166,8 @@ class LoopbackService:
         self._script.extend(answers)
 
     def release(self) -> None:
-        """Let all answers that hold go on."""
-        self._releases += 1
+        """Let all answers that have begun go on over one hold."""
+        self.releases += 1
         self._signal.notify()
 
     def stop_listening(self) -> None:
@@ -231,10 +232,9 @@ class LoopbackService:
         self.hung_up += hung_up
         self._signal.notify()
 
-    async def held(self, wire: "_Wire") -> None:
-        """Return at the next release, or when the client has gone."""
-        releases = self._releases
-        await self._signal.wait_until(lambda: self._releases > releases or wire.gone)
+    async def held(self, wire: "_Wire", releases: int) -> None:
+        """Return after so many releases, or when the client has gone."""
+        await self._signal.wait_until(lambda: self.releases >= releases or wire.gone)
 
 
 class _Wire(asyncio.StreamReaderProtocol):
@@ -247,6 +247,7 @@ class _Wire(asyncio.StreamReaderProtocol):
         self._number = service.opened(self)
         self._serving: asyncio.Task[None] | None = None
         self._out: asyncio.StreamWriter | None = None
+        self._wanted = 0
         self.gone = False
 
     def drop(self) -> "asyncio.Task[None] | None":
@@ -300,15 +301,20 @@ class _Wire(asyncio.StreamReaderProtocol):
     async def _answer(self, answer: HttpAnswer, writer: asyncio.StreamWriter) -> bool:
         """Write an answer; tell whether the connection goes on."""
         ended = False
+        self._wanted = self._service.releases
         try:
             if answer.held:
-                await self._service.held(self)
+                await self._hold()
             if not self.gone:
                 writer.write(_head(answer))
                 ended = await self._write_body(answer, writer)
         finally:
             self._service.end(hung_up=self.gone and not ended)
         return ended and not self.gone
+
+    async def _hold(self) -> None:
+        self._wanted += 1
+        await self._service.held(self, self._wanted)
 
     async def _write_body(self, answer: HttpAnswer, writer: asyncio.StreamWriter) -> bool:
         start = asyncio.get_running_loop().time()
@@ -317,7 +323,7 @@ class _Wire(asyncio.StreamReaderProtocol):
                 return False
             if piece is HOLD:
                 await writer.drain()
-                await self._service.held(self)
+                await self._hold()
             elif piece is CUT:
                 # What was written arrives; an abort could take it back.
                 await writer.drain()
