@@ -96,7 +96,7 @@ def encode_text(encoding: "Encoding", text: str) -> list[int]:
     ids: list[int] = []
     begin = 0
     reach = BLANKS_STEP // 2
-    for cut in range(BLANKS_STEP, len(text), BLANKS_STEP):
+    for cut in range(BLANKS_STEP, len(text) - reach, BLANKS_STEP):
         if text[cut - reach : cut + reach].isspace():
             ids += encoding.encode_ordinary(text[begin:cut])
             begin = cut
