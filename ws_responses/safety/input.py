@@ -1,0 +1,113 @@
+"""The new text of a turn's input: each item is read once, whatever the length of the conversation."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from ws_responses.errors import InvalidRequest
+from ws_responses.safety.text import as_object, decode_item, dotted, is_json_text, kind_of, leaves, role_of, unescaped
+from ws_responses.safety.verdict import About, Piece, SafetyInput, SafetyState
+from ws_responses.state.interning import Interned
+
+_DIGEST_BYTES: Final = 16
+_DERIVED: Final = "safety"
+_decode = msgspec.json.Decoder().decode
+
+Member = Interned | Raw | bytes
+"""A member of a request: raw JSON, as it came or as it is kept."""
+
+
+class Reading(Struct, frozen=True):
+    """What there is to judge.
+
+    Attributes:
+        delta: The new text; None if there is none.
+        state: The state to judge it with: the parent's, with what it now knows of the request's members.
+    """
+
+    delta: SafetyInput | None
+    state: SafetyState
+
+
+def read_input(
+    items: Sequence[Raw | bytes],
+    *,
+    members: Mapping[str, Member],
+    about: About,
+    state: SafetyState | None,
+    history: Iterable[Raw | bytes] = (),
+) -> Reading:
+    """Return what is new in a turn's input.
+
+    Args:
+        items: The input items, as they came.
+        members: Those members of the request that are to be judged if they differ from the turn's before.
+        about: Whose turn it is.
+        state: The parent's; None without a parent, or for one that was never judged here.
+        history: Items before these that are to be judged as well, because nobody has judged them: those of a parent without a
+            state (it came from a store).
+
+    Raises:
+        InvalidRequest: A number is beyond all ranges; ``param`` is where.
+    """
+    known = SafetyState() if state is None else state
+    digests = {name: _digest_of(value) for name, value in members.items()}
+    judged = dict(known.settings)
+    new = [name for name, digest in digests.items() if judged.get(name) != digest]
+    if new:
+        known = replace(known, settings=tuple((judged | digests).items()))
+    pieces = [piece for name in new for piece in _member_pieces(name, members[name])]
+    for name, group in (("history", history), ("input", items)):
+        for index, item in enumerate(group):
+            pieces += item_pieces(item, f"{name}[{index}]")
+    if not pieces:
+        return Reading(None, known)
+    if known.tail:
+        pieces[0] = replace(pieces[0], before=known.tail + "\n")
+    return Reading(SafetyInput(stage="input", pieces=tuple(pieces), about=about), known)
+
+
+def item_pieces(item: Raw | bytes, path: str) -> Iterator[Piece]:
+    """Yield the texts of an item.
+
+    Raises:
+        InvalidRequest: It cannot be read.
+    """
+    value = decode_item(item, path)
+    members = as_object(value) or {}
+    given = members.get("type")
+    kind = given if isinstance(given, str) else None
+    role = role_of(kind, members.get("role"))
+    for leaf in leaves(value, kind):
+        text = unescaped(leaf.text) if is_json_text(kind, leaf.path) else leaf.text
+        yield Piece(
+            text=text,
+            kind=kind_of(kind, leaf.path),
+            role=role,
+            item=kind or "message",
+            path=path + dotted(leaf.path),
+        )
+
+
+def _member_pieces(name: str, member: Member) -> Iterator[Piece]:
+    try:
+        value = _decode(member.raw if isinstance(member, Interned) else member)
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidRequest("A number in this field is out of range.", param=name) from None
+    role = "system" if name == "instructions" else None
+    for leaf in leaves(value):
+        yield Piece(text=leaf.text, kind="setting", role=role, path=name + dotted(leaf.path))
+
+
+def _digest_of(member: Member) -> bytes:
+    if isinstance(member, Interned):
+        return member.derived(_DERIVED, lambda interned: (_digest(interned.raw), 2 * _DIGEST_BYTES))
+    return _digest(member)
+
+
+def _digest(raw: Raw | bytes) -> bytes:
+    return blake2b(memoryview(raw), digest_size=_DIGEST_BYTES).digest()
