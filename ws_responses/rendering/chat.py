@@ -14,7 +14,6 @@ from ws_responses.rendering.rendered import Form, Rendered
 from ws_responses.rendering.renderer import (
     AUTO,
     Answer,
-    CannotRender,
     OutputPiece,
     RenderSettings,
     Tool,
@@ -153,8 +152,6 @@ def chat_response_format(text_format: bytes) -> bytes:
     known = read_format(text_format)
     if known.type != "json_schema":
         return encode({"type": known.type})
-    if known.schema is None:
-        raise CannotRender("The field 'text.format.schema' is missing.", param="text.format.schema")
     optional = {"description": known.description, "strict": known.strict}
     schema = {name: value for name, value in optional.items() if value is not None}
     return encode({"type": "json_schema", "json_schema": {"name": known.name, **schema, "schema": known.schema}})

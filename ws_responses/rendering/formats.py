@@ -38,7 +38,7 @@ class TextFormat(Struct, frozen=True):
         """JSON Schema that the answer must follow, encoded; None for text."""
         if self.type == "text":
             return None
-        return bytes(self.schema) if self.type == "json_schema" and self.schema is not None else ANY_OBJECT
+        return bytes(self.schema) if self.type == "json_schema" else ANY_OBJECT
 
 
 _decode = msgspec.json.Decoder(TextFormat).decode
@@ -51,6 +51,9 @@ def read_format(raw: bytes) -> TextFormat:
         CannotRender: It is of a kind that is not known here; ``param`` is its path in the request.
     """
     try:
-        return _decode(raw)
+        known = _decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         raise CannotRender("The field 'text.format' has no form known here.", param="text.format") from None
+    if known.type == "json_schema" and not bytes(known.schema).startswith(b"{"):
+        raise CannotRender("The field 'text.format.schema' must be an object.", param="text.format.schema")
+    return known

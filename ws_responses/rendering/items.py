@@ -170,7 +170,17 @@ Item: TypeAlias = Message | FunctionCall | CustomCall | CallOutput | CustomCallO
 """The kinds that a renderer can give a form, or skip."""
 
 _item: Final = msgspec.json.Decoder(Item)
-_message: Final = msgspec.json.Decoder(Message)
+
+
+class _EasyMessage(Struct):
+    """A message that bears no type, or null."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Part] | None = None
+    phase: str | None = None
+
+
+_easy_message: Final = msgspec.json.Decoder(_EasyMessage)
 
 RENDERED_TYPES: Final = frozenset(
     {
@@ -217,7 +227,8 @@ def _untagged(item: bytes, index: int, error: Exception) -> Item:
     try:
         kind = decode_head(item).type
         if kind is None:
-            return _message.decode(item)
+            easy = _easy_message.decode(item)
+            return Message(role=easy.role, content=easy.content, phase=easy.phase)
     except (msgspec.MsgspecError, RecursionError) as wrong:
         raise _malformed(wrong, index) from None
     if kind not in RENDERED_TYPES:

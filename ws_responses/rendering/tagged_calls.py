@@ -22,8 +22,8 @@ _TAIL: Final = re.compile(r"[\s}]*")
 
 class _Whole(Struct):
     name: str
-    arguments: Raw | None = None
-    parameters: Raw | None = None
+    arguments: Raw = Raw()
+    parameters: Raw = Raw()
 
 
 _whole = msgspec.json.Decoder(_Whole).decode
@@ -157,7 +157,7 @@ class CallReader:
             whole = _whole(body)
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
             return self._fail(body + rest)
-        raw = bytes(whole.arguments or whole.parameters or b"{}")
+        raw = bytes(whole.arguments) or bytes(whole.parameters) or b"{}"
         tool = None if self._tools is None else self._tools.find(whole.name)
         arguments = _string(raw) if raw.startswith(b'"') else raw.decode()
         if tool is not None and tool.kind == "custom":
