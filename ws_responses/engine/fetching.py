@@ -184,7 +184,7 @@ class HttpResolver:
             session = self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+                timeout=aiohttp.ClientTimeout(total=None),  # the whole of a fetch has a limit of its own
                 trust_env=False,
                 auto_decompress=False,  # a small body may become a huge one
                 headers={"accept-encoding": "identity", "user-agent": "ws-responses"},

@@ -1,8 +1,8 @@
 """Fitting a conversation into a context window (``truncation: "auto"``): what is oldest is left out.
 
 Left out are whole steps: never a call without its output or an output without its call, never reasoning without what it led to.
-Instructions, tools and the system or developer messages at the very beginning stay. Where a format cannot begin in the middle of
-an agent's loop, the rest begins with a user's message.
+Instructions, tools and the system or developer messages at the very beginning stay. The rest begins with a user's message if that
+leaves out little more, or if the format cannot begin otherwise.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,12 @@ class _Start(Struct):
     Attributes:
         at: Index of its first item.
         by_user: That is a user's message.
+        size: Tokens from there on, about.
     """
 
     at: int
     by_user: bool
+    size: int = 0
 
 
 def fitted(
@@ -98,7 +100,13 @@ def _candidates(
             continue  # not by itself: it is counted with the step before it
         if size > budget and within:
             break
+        start.size = size
         within.append(start)
         end = start.at
-    within.reverse()
-    return within
+    # Walked from the newest on: of a user's message and what comes shortly before it, the message is the better beginning.
+    kept: list[_Start] = []
+    for start in within:
+        if start.by_user or not kept or not kept[-1].by_user or start.size > 2 * kept[-1].size:
+            kept.append(start)
+    kept.reverse()
+    return kept
