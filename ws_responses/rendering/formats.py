@@ -17,21 +17,16 @@ class TextFormat(Struct, frozen=True):
     Attributes:
         type: Its kind.
         name: Of the schema.
-        raw_schema: ``schema``, encoded; null if there is none.
+        schema: JSON Schema, encoded; empty but for ``json_schema``.
         description: For the model.
         strict: As the client asked.
     """
 
     type: Literal["text", "json_object", "json_schema"]
     name: str = "response"
-    raw_schema: Raw = msgspec.field(default=Raw(b"null"), name="schema")
+    schema: Raw = Raw()
     description: str | None = None
     strict: bool | None = None
-
-    @property
-    def schema(self) -> Raw | None:
-        """JSON Schema, encoded; None if there is none."""
-        return None if bytes(self.raw_schema) == b"null" else self.raw_schema
 
     @property
     def json_schema(self) -> bytes | None:
@@ -48,7 +43,7 @@ def read_format(raw: bytes) -> TextFormat:
     """Return ``text.format`` (encoded), typed.
 
     Raises:
-        CannotRender: It is of a kind that is not known here; ``param`` is its path in the request.
+        CannotRender: It is of a kind that is not known here, or lacks its schema; ``param`` is the path in the request.
     """
     try:
         known = _decode(raw)
