@@ -89,6 +89,8 @@ class HarmonyParser:
             UpstreamError: It is no answer in this format.
         """
         if token_ids:
+            if not 0 <= min(token_ids) <= max(token_ids) < self._tokens.size:
+                raise _nonsense("An id is not in the vocabulary.")
             self._read(token_ids)
         elif text:
             if self._spelled is None:
@@ -172,8 +174,6 @@ class HarmonyParser:
         self._calls += 1
 
     def _add_text(self, ids: Sequence[int], *, final: bool = False) -> None:
-        if ids and not 0 <= min(ids) <= max(ids) < self._tokens.size:
-            raise _nonsense("An id is not in the vocabulary.")
         text = self._utf8.decode(self._tokens.encoding.decode_bytes(ids) if ids else b"", final=final)
         if text:
             like = self._content
