@@ -105,15 +105,17 @@ def letters(text: str) -> list[int]:
 class LetterParser:
     """Letters are text; other tokens begin something else, up to END; a call is ``name arguments``."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefill: Sequence[int] = ()) -> None:
         self._kind: Literal["text", "reasoning", "call"] = "text"
         self._calls = -1
         self._name: str | None = ""
         self._phase: str | None = None
+        self._begun = prefill
 
     def feed(self, token_ids: Sequence[int], text: str) -> Sequence[OutputPiece]:
         del text
-        return [piece for token in token_ids if (piece := self._token(token)) is not None]
+        tokens, self._begun = [*self._begun, *token_ids], ()
+        return [piece for token in tokens if (piece := self._token(token)) is not None]
 
     def end(self) -> Sequence[OutputPiece]:
         return ()

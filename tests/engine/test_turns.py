@@ -11,6 +11,7 @@ from tests.engine.service import (
     CALL,
     END,
     STOP,
+    LetterParser,
     LetterRenderer,
     ScriptedService,
     last,
@@ -19,9 +20,11 @@ from tests.engine.service import (
     socket_to,
 )
 from ws_responses.app import ResponsesApp
-from ws_responses.backends import ChatPrompt, Delta, PromptNotAccepted, ToolCallDelta
+from ws_responses.backends import ChatPrompt, Delta, PromptNotAccepted, TokenPrompt, ToolCallDelta
 from ws_responses.engine.engine import ResponsesEngine
 from ws_responses.errors import ConfigurationError, UpstreamError
+from ws_responses.rendering.rendered import Rendered
+from ws_responses.rendering.renderer import Answer, RenderSettings, ToolChoice
 from ws_responses.routing import SingleRouter
 from ws_responses.testing import MemorySocket
 from ws_responses.upstreams.base import CurrentTurn
@@ -337,7 +340,8 @@ async def test_a_backend_that_takes_neither_is_an_error() -> None:
         assert_turn(await ws.turn({**CREATE, "input": "hi"}))
 
 
-async def test_what_must_follow_a_schema_goes_to_a_backend_that_can_be_held_to_it() -> None:
+async def test_a_call_that_must_come_goes_to_a_backend_that_can_be_held_to_it() -> None:
+    """An agent that has to have a call, and gets text, may ask for ever."""
     held = ScriptedService("tokens", constrains=True)
     chat = ScriptedService("tokens", "chat")
     neither = ScriptedService("tokens")
@@ -349,6 +353,37 @@ async def test_what_must_follow_a_schema_goes_to_a_backend_that_can_be_held_to_i
     async with socket_to(ResponsesEngine(neither, renderer=LetterRenderer())) as ws:
         events = await ws.turn(body)
     assert (events[0]["type"], events[0]["error"]["param"]) == ("error", "tool_choice")
+
+
+async def test_a_call_whose_beginning_is_in_the_prompt_needs_no_schema() -> None:
+    class Beginning(LetterRenderer):
+        def answer(self, state: Rendered, choice: ToolChoice, settings: RenderSettings) -> Answer:
+            answer = super().answer(state, choice, settings)
+            prefill = (CALL, *letters("find "))
+            prompt = answer.prompt.with_tokens(prefill)
+            return Answer(prompt=prompt, prefill=prefill, parser=LetterParser(prefill), schema=b"{}")
+
+    service = ScriptedService("tokens", returns_ids=True)
+    service.will([Delta(token_ids=[*letters("{}"), END]), STOP])
+    async with socket_to(ResponsesEngine(service, renderer=Beginning())) as ws:
+        events = await ws.turn({**CREATE, "input": "x", "tool_choice": "required"})
+        assert isinstance(service.prompts[0], TokenPrompt)
+        assert service.prompts[0].schema is None
+        before = service.text()
+        call_id = last(events)["output"][0]["call_id"]
+        output = {"type": "function_call_output", "call_id": call_id, "output": "k"}
+        await ws.turn({**CREATE, "input": [output], "previous_response_id": last(events)["id"]})
+    assert "find {}" in service.text()
+    assert service.text().startswith(before + "{}"), "the beginning is part of what was sampled"
+
+
+async def test_a_format_goes_to_a_backend_that_can_be_held_to_it_and_else_is_told() -> None:
+    chat, neither = ScriptedService("tokens", "chat"), ScriptedService("tokens")
+    body = {**CREATE, "input": "x", "text": {"format": {"type": "json_object"}}}
+    for service, kind in ((chat, ChatPrompt), (neither, TokenPrompt)):
+        async with socket_to(ResponsesEngine(service, renderer=LetterRenderer())) as ws:
+            assert_turn(await ws.turn(body))
+        assert isinstance(service.prompts[0], kind)
 
 
 # --- HTTP -----------------------------------------------------------------------------------------------------------
@@ -440,6 +475,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         {"backend": service, "announce": "never"},
         {"backend": service, "renderer": LetterRenderer()},
         {"backend": service, "models": []},
+        {"backend": service, "chat_renderer": LetterRenderer()},
     ):
         with pytest.raises(ConfigurationError):
             ResponsesEngine(**options)  # type: ignore[arg-type] # wrong on purpose

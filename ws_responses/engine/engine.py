@@ -33,6 +33,8 @@ class ResponsesEngine:
         renderer: Makes its prompts; by default chat messages, if it takes those.
         models: Names that are served, or by each name the backend's own; None lets every name through.
         router: Resolves models to routes.
+        chat_renderer: Makes the prompts where a backend takes no token ids after all, or has to be held to a format; it must
+            produce chat messages.
         resolver: Fetches images and files that requests only name; without it nothing is fetched.
         hosted_tools: What becomes of tools that the service would have to run (``web_search``): a 400, or they are left out.
         announce: When ``response.created`` is sent. "at_once": clients see life early, and a failure of the backend is a
@@ -54,6 +56,7 @@ class ResponsesEngine:
         renderer: Renderer | None = None,
         models: Iterable[str] | Mapping[str, str] | None = None,
         router: Router | None = None,
+        chat_renderer: Renderer | None = None,
         resolver: Resolver | None = None,
         hosted_tools: HostedTools = "refuse",
         announce: Announce = "at_once",
@@ -68,13 +71,16 @@ class ResponsesEngine:
             raise ConfigurationError(f"hosted_tools must be 'refuse' or 'drop', not {hosted_tools!r}")
         if announce not in ("at_once", "with_output"):
             raise ConfigurationError(f"announce must be 'at_once' or 'with_output', not {announce!r}")
+        chat_renderer = chat_renderer or ChatRenderer()
+        if chat_renderer.produces != "chat":
+            raise ConfigurationError("chat_renderer must produce chat messages")
         self._backend = backend
         if backend is not None:
-            router = SingleRouter(backend, renderer or ChatRenderer(), models=models)
+            router = SingleRouter(backend, renderer or chat_renderer, models=models)
         assert router is not None
         self._router: Router = router
         self._resolver = resolver
-        self._planner = Planner(router, resolver, hosted_tools)
+        self._planner = Planner(router, resolver, hosted_tools, chat_renderer)
         self._caller = Caller(retry or Retry(), clock or MonotonicClock())
         self._announces_at_once = announce == "at_once"
         self.counts = EngineCounts()

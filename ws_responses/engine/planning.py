@@ -27,9 +27,8 @@ from ws_responses.engine.tools import (
 from ws_responses.engine.truncating import fitted
 from ws_responses.errors import InvalidRequest
 from ws_responses.rendering.cache import Kept, Rendering, RenderKey, render
-from ws_responses.rendering.chat import ChatRenderer
 from ws_responses.rendering.rendered import Rendered
-from ws_responses.rendering.renderer import Answer, CannotRender, RenderSettings, ToolChoice, ToolSet
+from ws_responses.rendering.renderer import Answer, CannotRender, Renderer, RenderSettings, ToolChoice, ToolSet
 from ws_responses.routing import Route, Router
 from ws_responses.state.node import ResponseNode
 from ws_responses.upstreams.base import CurrentTurn
@@ -131,10 +130,12 @@ class Planner:
         router: Resolves models.
         resolver: Resolves images and files; None if nobody does.
         hosted: What becomes of tools that the service would have to run.
+        chat_renderer: Makes the prompts of backends that take no token ids after all.
     """
 
-    def __init__(self, router: Router, resolver: Resolver | None, hosted: HostedTools) -> None:
+    def __init__(self, router: Router, resolver: Resolver | None, hosted: HostedTools, chat_renderer: Renderer) -> None:
         self._router = router
+        self._chat_renderer = chat_renderer
         self._resolver = resolver
         self._hosted: HostedTools = hosted
         self._chat_tools = ChatTools()
@@ -169,7 +170,7 @@ class Planner:
         Raises:
             WireError: The conversation cannot be given to it in that form.
         """
-        route = _as_chat(plan.route)
+        route = self._as_chat(plan.route)
         if route is None or isinstance(plan.prompt, ChatPrompt):
             return None
         self._chat_only[plan.route.name, plan.route.backend_model] = True
@@ -200,7 +201,13 @@ class Planner:
         if route.renderer.produces == "chat":
             return route
         refused = (route.name, route.backend_model) in self._chat_only
-        return (_as_chat(route) or route) if refused or "tokens" not in route.backend.accepts.kinds else route
+        return (self._as_chat(route) or route) if refused or "tokens" not in route.backend.accepts.kinds else route
+
+    def _as_chat(self, route: Route) -> Route | None:
+        """Return a route to the same backend for chat messages; None if it takes none."""
+        if "chat" not in route.backend.accepts.kinds:
+            return None
+        return replace(route, renderer=self._chat_renderer)
 
     # -- the prompt --------------------------------------------------------------------------------------------------
 
@@ -220,8 +227,12 @@ class Planner:
         try:
             rendering = await render(renderer, key, parent, draft.items, resolved=resolved)
             answer = renderer.answer(rendering.state, draft.choice, settings)
-            if answer.schema is not None and not accepts.constrains:
-                return await self._held_to_schema(turn, draft, route)
+            if counts and not _holds(answer, draft, constrains=accepts.constrains):
+                chat = self._as_chat(route)
+                if chat is not None:
+                    # The service can hold the model to it if it has the prompt in its own words.
+                    return await self._complete(turn, draft, chat)
+                _refuse_unheld_choice(answer, draft)
             cut = await self._cut(turn, draft, route, key, answer) if counts else None
             if cut is not None:
                 answer = renderer.answer(cut, draft.choice, settings)
@@ -246,20 +257,6 @@ class Planner:
         if turn.parent is None or turn.base or self._resolver is None or (kept is not None and kept.key == key):
             return None if turn.base else turn.parent
         return await resolve_chain(turn.parent, route, self._resolver)
-
-    async def _held_to_schema(self, turn: CurrentTurn, draft: Draft, route: Route) -> Plan:
-        """Return the plan of an answer that must follow a schema, where that cannot be asked of a token prompt.
-
-        The service holds to it by itself if it is given chat messages; so does the rest of the chain then.
-
-        Raises:
-            InvalidRequest: It takes none.
-        """
-        chat = _as_chat(route)
-        if chat is not None and route.renderer.produces == "tokens":
-            return await self._complete(turn, draft, chat)
-        param = "tool_choice" if draft.request.response_format is None else "text.format"
-        raise InvalidRequest("The model cannot be held to this here.", param=param, code="unsupported_parameter")
 
     @staticmethod
     async def _cut(turn: CurrentTurn, draft: Draft, route: Route, key: RenderKey, answer: Answer) -> Rendered | None:
@@ -288,11 +285,25 @@ class Planner:
         return state
 
 
-def _as_chat(route: Route) -> Route | None:
-    """Return a route to the same backend for chat messages; None if it takes none."""
-    if "chat" not in route.backend.accepts.kinds:
-        return None
-    return replace(route, renderer=ChatRenderer())
+def _holds(answer: Answer, draft: Draft, *, constrains: bool) -> bool:
+    """Whether the answer to a token prompt will be what the request demands: a call, or a format."""
+    held = answer.schema is not None and constrains
+    if draft.request.response_format is not None:
+        return held
+    # A call whose beginning is in the prompt comes, with a schema or without.
+    return held or answer.schema is None or bool(answer.prefill)
+
+
+def _refuse_unheld_choice(answer: Answer, draft: Draft) -> None:
+    """Refuse a demand for a call that nothing would see to; a format is at least told to the model.
+
+    Raises:
+        InvalidRequest: It is one.
+    """
+    if answer.schema is not None and draft.request.response_format is None:
+        raise InvalidRequest(
+            "The model cannot be made to call a tool here.", param="tool_choice", code="unsupported_parameter"
+        )
 
 
 def _kept(turn: CurrentTurn) -> Kept | None:
