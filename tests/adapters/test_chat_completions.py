@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ws_responses.adapters.chat_completions import ChatCompletionsBackend, HttpLimits
-from ws_responses.backends import ChatPrompt, Delta, GenerateParams, Usage
+from ws_responses.backends import Backend, ChatPrompt, Delta, GenerateParams, Usage
 from ws_responses.errors import ConfigurationError, WireError
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.testing.backend_conformance import BackendConformance, Generated, generated
@@ -527,5 +527,5 @@ def test_one_backend_may_serve_several_event_loops() -> None:
 
 
 def test_the_key_is_shown_nowhere() -> None:
-    backend = ChatCompletionsBackend("http://127.0.0.1:1/v1", api_key="sk-secret")
+    backend: Backend = ChatCompletionsBackend("http://127.0.0.1:1/v1", api_key="sk-secret")
     assert "sk-secret" not in repr(backend)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ws_responses.adapters.completions import DEFAULT_MAX_TOKENS, CompletionsBackend, HttpLimits
-from ws_responses.backends import Delta, GenerateParams, PromptNotAccepted, TokenPrompt, Usage
+from ws_responses.backends import Backend, Delta, GenerateParams, PromptNotAccepted, TokenPrompt, Usage
 from ws_responses.errors import ConfigurationError, WireError
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.testing.backend_conformance import BackendConformance, Generated, generated
@@ -181,6 +181,10 @@ class TestRequests:
     def test_wrong_options(self, options: dict[str, Any], said: str) -> None:
         with pytest.raises(ConfigurationError, match=said):
             CompletionsBackend("http://localhost/v1", **options)
+
+    def test_the_key_is_shown_nowhere(self) -> None:
+        backend: Backend = CompletionsBackend("http://127.0.0.1:1/v1", api_key="sk-secret")
+        assert "sk-secret" not in repr(backend)
 
     async def test_ids_instead_of_text(
         self, service: CompletionsService, make: Callable[..., CompletionsBackend]
