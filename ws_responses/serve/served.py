@@ -1,0 +1,45 @@
+"""What a server serves, and what it tells of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from ws_responses._types import ASGIApp
+from ws_responses.middleware import ResponsesWebSocketMiddleware
+from ws_responses.serve.options import ModeOptions
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    """An app, ready to be served.
+
+    Attributes:
+        app: The app.
+        middleware: What is drained.
+        what: What it is, for people.
+        forwards: What HTTP requests get, for people.
+        credentials: What is shown to the upstream or the backend, for people; None if there is nothing to say.
+        model: A name that clients may use; None if that is not known.
+        close: Ends what was started for it.
+    """
+
+    app: ASGIApp
+    middleware: ResponsesWebSocketMiddleware
+    what: str
+    forwards: str
+    credentials: str | None
+    model: str | None
+    close: Callable[[], None] | None = None
+
+
+def shared_options(mode: ModeOptions) -> dict[str, Any]:
+    """Return the options of a middleware that do not concern a wrapped app."""
+    return {
+        "path": mode.paths,
+        "complete_response": mode.complete_response,
+        "open_calls": mode.open_calls,
+        "anonymous_tenant": mode.anonymous_tenant,
+        "allowed_origins": mode.allowed_origins,
+        "on_disconnect": mode.on_disconnect,
+        "limits": mode.limits,
+    }
