@@ -1,5 +1,6 @@
 """Hypothesis strategies for what renderers are given: items, conversations, their cut into turns, tools, settings."""
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -62,19 +63,21 @@ _NAMES: Final = ("find", "run_tests", "apply-patch", "get.weather", "python", "x
 _NAMESPACES: Final = ("files", "web_2")
 
 
-def texts(max_size: int = 8) -> SearchStrategy[str]:
+@functools.cache
+def texts(max_size: int = 4) -> SearchStrategy[str]:
     """Texts with blanks, control tokens spelled out, and characters of several tokens."""
-    piece = st.one_of(st.sampled_from(_PIECES), st.text(max_size=4))
-    return st.lists(piece, max_size=max_size).map("".join)
+    pieces = st.lists(st.sampled_from(_PIECES), max_size=max_size).map("".join)
+    return st.one_of(pieces, pieces, pieces, st.text(max_size=max_size))
 
 
 # -- items ---------------------------------------------------------------------------------------------------------------
 
 
-def _text_parts(kind: str, max_size: int = 3) -> SearchStrategy[list[Item]]:
+def _text_parts(kind: str, max_size: int = 2) -> SearchStrategy[list[Item]]:
     return st.lists(st.fixed_dictionaries({"type": st.just(kind), "text": texts()}), max_size=max_size)
 
 
+@functools.cache
 def input_messages() -> SearchStrategy[Item]:
     """Messages of user, system and developer, with content as a string or as parts."""
     return st.fixed_dictionaries(
@@ -100,7 +103,7 @@ def assistant_messages(phases: Sequence[str | None] = (None, "commentary", "fina
             {
                 "type": st.just("message"),
                 "role": st.just("assistant"),
-                "content": st.one_of(texts(), st.lists(st.one_of(output, refusal), max_size=3)),
+                "content": st.one_of(texts(), st.lists(st.one_of(output, refusal), max_size=2)),
             },
             optional={"id": st.just("msg_2"), "status": st.sampled_from(["completed", "incomplete"])},
         ),
@@ -112,6 +115,7 @@ def _with_phase(item: Item, phase: str | None) -> Item:
     return item if phase is None else {**item, "phase": phase}
 
 
+@functools.cache
 def reasoning_items() -> SearchStrategy[Item]:
     """Reasoning as such, as summaries, encrypted, or several of these."""
     return st.fixed_dictionaries(
@@ -202,6 +206,7 @@ def encoded(items: Sequence[Item]) -> list[bytes]:
 # -- tools and settings --------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def _values() -> SearchStrategy[Any]:
     # No floats of many digits: the library that judges us reads the last one wrong.
     numbers = st.one_of(
@@ -213,7 +218,7 @@ def _values() -> SearchStrategy[Any]:
 
 def _annotations() -> dict[str, SearchStrategy[Any]]:
     return {
-        "description": texts(4),
+        "description": texts(2),
         "title": texts(2),
         "default": _values(),
         "nullable": st.booleans(),
@@ -221,6 +226,7 @@ def _annotations() -> dict[str, SearchStrategy[Any]]:
     }
 
 
+@functools.cache
 def schemas() -> SearchStrategy[Item]:
     """JSON Schemas of a tool's arguments, odd ones too: unions, enums, defaults, nothing at all."""
     kinds = st.sampled_from(["string", "number", "integer", "boolean", "null", "odd"])
@@ -233,11 +239,11 @@ def schemas() -> SearchStrategy[Item]:
         ),
         st.fixed_dictionaries({}, optional=_annotations()),
     )
-    return st.recursive(plain, _compound, max_leaves=6)
+    return st.recursive(plain, _compound, max_leaves=4)
 
 
 def _compound(inner: SearchStrategy[Item]) -> SearchStrategy[Item]:
-    properties = st.dictionaries(st.sampled_from(["path", "line", "a b", "élan", "<|end|>"]), inner, max_size=4)
+    properties = st.dictionaries(st.sampled_from(["path", "line", "a b", "élan", "<|end|>"]), inner, max_size=3)
     required = st.lists(st.one_of(st.sampled_from(["path", "line"]), st.just(1)), max_size=2)
     return st.one_of(
         st.fixed_dictionaries(
@@ -272,7 +278,7 @@ def tools(draw: DrawFn) -> Tool:
 @st.composite
 def tool_sets(draw: DrawFn, *, min_size: int = 1) -> ToolSet:
     """Draw some tools of distinct names."""
-    drawn = draw(st.lists(tools(), min_size=min_size, max_size=4, unique_by=lambda tool: tool.wire_name))
+    drawn = draw(st.lists(tools(), min_size=min_size, max_size=3, unique_by=lambda tool: tool.wire_name))
     return ToolSet(tools=tuple(drawn), raw=msgspec.json.encode([msgspec.to_builtins(tool) for tool in drawn]))
 
 
@@ -289,6 +295,7 @@ _FORMATS: Final = (
 )
 
 
+@functools.cache
 def render_settings() -> SearchStrategy[RenderSettings]:
     """What stands before a conversation."""
     return st.builds(

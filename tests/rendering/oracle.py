@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tests.conftest import require
 from tests.rendering.conversations import Item
 from ws_responses.rendering.harmony_prompt import EFFORTS, developer_text
+from ws_responses.rendering.harmony_state import AnalysisRule
 from ws_responses.rendering.harmony_tools import tool_description, tool_parameters
 from ws_responses.rendering.renderer import RenderSettings, ToolSet
 from ws_responses.rendering.vocabulary import rank_file
@@ -125,7 +126,11 @@ def _message(item: Item) -> Any:
 
 
 def rendered(
-    settings: RenderSettings, items: Iterable[Item], *, current_date: str | None = None, drop: bool = True
+    settings: RenderSettings,
+    items: Iterable[Item],
+    *,
+    current_date: str | None = None,
+    analysis: AnalysisRule = "library",
 ) -> list[int]:
     """Return the prompt for the next answer, as the library writes it.
 
@@ -133,9 +138,14 @@ def rendered(
         settings: What stands before the conversation.
         items: The conversation.
         current_date: For the system message.
-        drop: Its ``auto_drop_analysis``.
+        analysis: The rule; "until_final" is not the library's own, so it is given the messages that remain.
     """
-    conversation = [system(settings, current_date=current_date), *developer(settings), *messages(items)]
+    said = messages(items)
+    finals = [at for at, message in enumerate(said) if message.channel == "final"]
+    if analysis == "until_final" and finals:
+        said = [message for at, message in enumerate(said) if at > finals[-1] or message.channel != "analysis"]
+    conversation = [system(settings, current_date=current_date), *developer(settings), *said]
+    drop = analysis == "library"
     if settings.response_format is not None and settings.tools is not None and settings.tools.tools:
         # Our text hides the tools from it, and the system message must know of them.
         options = library.RenderOptions(conversation_has_function_tools=True)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ws_responses.rendering.rendered import DETOUR_BYTES, RENDERED_BYTES, Detour, Form, Rendered, encode_ids
+from tests.rendering.reachable import bytes_since
+from ws_responses.rendering.rendered import Form, Rendered, encode_ids
 
 IDS = st.lists(st.integers(0, 2**32 - 1), max_size=20)
 FORMS: list[Form] = [None, "json", "msgpack"]
@@ -118,27 +119,6 @@ class Held:
         return self.whole
 
 
-def reachable(state: Rendered | None) -> tuple[int, dict[int, int]]:
-    """Return all objects that a state keeps alive, with the bytes charged for each; found without its own methods."""
-    found: dict[int, int] = {}
-    waiting: list[Rendered | Detour | None] = [state]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in found:
-            continue
-        if isinstance(one, Detour):
-            found[id(one)] = DETOUR_BYTES
-            waiting.append(one.instead)
-            continue
-        found[id(one)] = RENDERED_BYTES + (0 if one.memo is None else sys.getsizeof(one.memo))
-        if one.own_ids:
-            found[id(one.own_ids)] = 4 * len(one.own_ids)
-        if one.encoded:
-            found[id(one.encoded)] = len(one.encoded)
-        waiting += [one.before, one.detour]
-    return sum(found.values()), found
-
-
 class RenderedMachine(RuleBasedStateMachine):
     """States grow, are cut back, fork, and get a second beginning; in any order."""
 
@@ -217,11 +197,9 @@ class RenderedMachine(RuleBasedStateMachine):
     def what_is_charged_is_what_is_kept_alive(self) -> None:
         """Else the budgets of a connection would drift away from its memory, turn by turn."""
         for held in self.held:
-            assert held.state.bytes_since(None) == reachable(held.state)[0]
+            assert held.state.bytes_since(None) == bytes_since(held.state, None)
             if held.parent is not None:
-                old = reachable(held.parent.state)[1]
-                new = {key: size for key, size in reachable(held.state)[1].items() if key not in old}
-                assert held.state.bytes_since(held.parent.state) == sum(new.values())
+                assert held.state.bytes_since(held.parent.state) == bytes_since(held.state, held.parent.state)
 
     @invariant()
     def what_two_states_have_in_common_is_the_same_in_both(self) -> None:
