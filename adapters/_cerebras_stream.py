@@ -1,0 +1,153 @@
+"""Reads the answers of Cerebras: bytes in, deltas out, without any I/O."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from ws_responses.adapters._chunks import DONE, ChunkReader, UsageObject, decoded, reported_error
+from ws_responses.backends import Delta
+from ws_responses.upstreams.sse import SSEDecoder, single_event
+
+# --- chunks -----------------------------------------------------------------------------------------------------------
+
+
+class _Choice(Struct, gc=False):
+    text: str | None = None
+    tokens: list[int] | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: UsageObject | None = None
+    service_tier: str | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Chunk)
+
+
+class TokenReader(ChunkReader):
+    """Reads the chunks of completions, with the ids where Cerebras has them.
+
+    Whether ``usage`` counts what has no id here (an end of sequence) is not known, so that it says nothing on lost ids.
+
+    Args:
+        expects_ids: Ids were asked for: text without them is a loss.
+        stop_ids: Ids at which sampling ends. The service knows the model's own only; at others the answer is cut here.
+
+    Attributes:
+        cut: The service goes on where the answer has ended.
+    """
+
+    __slots__ = ("_expects_ids", "_stop_ids", "_stopped", "cut")
+
+    def __init__(self, *, expects_ids: bool, stop_ids: tuple[int, ...]) -> None:
+        super().__init__()
+        self._expects_ids = expects_ids
+        self._stop_ids = frozenset(stop_ids)
+        self._stopped = False
+        self.cut = False
+
+    def read(self, event: bytes) -> Delta | None:
+        if self.cut:
+            return None
+        try:
+            chunk = _DECODER.decode(event)
+        except msgspec.DecodeError:
+            chunk = cast("_Chunk", decoded(_DECODER, event))
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        if chunk.service_tier is not None:
+            self.service_tier = chunk.service_tier
+        if not chunk.choices:
+            if chunk.usage is None and (error := reported_error(event)) is not None:
+                raise error
+            return None
+        choice = chunk.choices[0]
+        if choice.finish_reason is not None:
+            self.finished(choice.finish_reason, event)
+        return self._sampled(choice.text or "", choice.tokens or ())
+
+    def _sampled(self, text: str, ids: Sequence[int]) -> Delta | None:
+        if not text and not ids:
+            return None
+        if self._stopped:
+            # Until now the service might have ended the answer by itself, and told its usage.
+            self.finish = "stop"
+            self.cut = True
+            return None
+        if not self._stop_ids.isdisjoint(ids):
+            self._stopped = True
+            ids = ids[: 1 + next(place for place, one in enumerate(ids) if one in self._stop_ids)]
+        return Delta(text=text, token_ids=ids, ids_lost=self._expects_ids and not ids)
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class AnswerReader:
+    """Reads the body of one answer.
+
+    Args:
+        chunks: Reads its chunks.
+        max_event_bytes: Bound on an event.
+
+    """
+
+    __slots__ = ("_chunks", "_ended", "_max_event_bytes", "_sse", "_whole")
+
+    def __init__(self, chunks: ChunkReader, max_event_bytes: int) -> None:
+        self._chunks = chunks
+        self._max_event_bytes = max_event_bytes
+        self._sse = SSEDecoder(max_event_bytes=max_event_bytes)
+        self._whole = True
+        self._ended = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether the service goes on where the answer has ended."""
+        return isinstance(self._chunks, TokenReader) and self._chunks.cut
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more belongs to the answer."""
+        return self._ended or self.cut
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the service has said why sampling ended: the answer is whole then, even if its body is cut off."""
+        return self._chunks.finish is not None
+
+    def feed(self, body: bytes) -> Iterator[Delta]:
+        """Take the next bytes of the body, cut anywhere, and yield what they complete.
+
+        Raises:
+            WireError: The service reports a failure, or sends what cannot be read. All before it has been yielded.
+        """
+        if self._ended:
+            return
+        # Most of what arrives is one whole event: no detour by the decoder, unless that holds a part of one.
+        event = single_event(body) if self._whole and len(body) <= self._max_event_bytes else None
+        if event is not None and event != DONE:
+            delta = self._chunks.read(event)
+            if delta is not None:
+                yield delta
+            return
+        for event in self._sse.feed(body):
+            if event == DONE:
+                self._ended = True
+                return
+            delta = self._chunks.read(event)
+            if delta is not None:
+                yield delta
+        self._whole = not self._sse.pending
+
+    def end(self) -> Delta:
+        """Return the last delta: why sampling ended, and what was used.
+
+        Raises:
+            StreamTruncated: The body ended before the service said that it is the end.
+        """
+        return self._chunks.end(done=self._ended)
