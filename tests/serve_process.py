@@ -1,4 +1,4 @@
-"""`python -m ws_responses serve` as a user runs it: a process of its own, on a free port."""
+"""`python -m ws_responses serve`: as a user runs it, in a process of its own, and the same in the event loop of a test."""
 
 import asyncio
 import os
@@ -10,7 +10,52 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from ws_responses.serve import command
+from ws_responses.serve.options import parse
+from ws_responses.serve.report import report
+from ws_responses.serve.server import Server, listen, resolve
+
 PATIENCE_S = 30.0
+
+
+class Here:
+    """A server in this event loop.
+
+    Attributes:
+        server: uvicorn; ``handle_exit`` is what a signal calls.
+        report: What it would say about itself.
+        url: Base URL of its HTTP API.
+        socket_url: URL of its socket.
+    """
+
+    def __init__(self, server: Server, report: str) -> None:
+        self.server = server
+        self.report = report
+        self.socket_url, self.url = _urls(report)
+
+
+def _urls(report: str) -> tuple[str, str]:
+    found = re.search(r"^  socket +(wss?)(://\S+:\d+)(\S+)", report, re.MULTILINE)
+    assert found is not None, report
+    return found[1] + found[2] + found[3], found[1].replace("ws", "http") + found[2] + "/v1"
+
+
+@asynccontextmanager
+async def serve_here(*arguments: str, **environment: str) -> AsyncIterator[Here]:
+    """Start a server in this event loop; end it, if the test has not."""
+    options = parse(["--port", "0", *arguments], environment)
+    family, address = resolve(options.listen.host, options.listen.port)
+    with listen(family, address) as listener:
+        served = command._served(options)
+        server = command._server(options, served, listener)
+        running = asyncio.create_task(server._serve([listener]))
+        try:
+            yield Here(server, report(options, served, *listener.getsockname()[:2]))
+        finally:
+            if not server.draining:
+                server.handle_exit(signal.SIGTERM, None)
+            with anyio.fail_after(PATIENCE_S):
+                await running
 
 
 class Served:
@@ -25,10 +70,7 @@ class Served:
     def __init__(self, process: asyncio.subprocess.Process, report: str) -> None:
         self.process = process
         self.report = report
-        found = re.search(r"^  socket +(wss?)(://\S+:\d+)(\S+)", report, re.MULTILINE)
-        assert found is not None, report
-        self.socket_url = found[1] + found[2] + found[3]
-        self.url = found[1].replace("ws", "http") + found[2] + "/v1"
+        self.socket_url, self.url = _urls(report)
         self._log = ""
 
     def signal(self, number: int) -> None:

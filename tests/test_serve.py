@@ -5,7 +5,7 @@ import json
 import signal
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.adapters.proxy_servers import running
 from tests.conftest import require
-from tests.serve_process import PATIENCE_S, Served, serve
+from tests.serve_process import PATIENCE_S, Here, Served, serve, serve_here
 from tests.shell import create, id_of, kinds, text_of
 from ws_responses.testing import ScriptedApp, steps
 from ws_responses.testing.socket import TERMINAL_TYPES
@@ -54,7 +54,7 @@ async def read_turn(ws: ClientConnection) -> list[Any]:
     return events
 
 
-async def status_of(served: Served, **headers: str) -> int:
+async def status_of(served: Here | Served, **headers: str) -> int:
     """The status of the answer to an upgrade."""
     try:
         async with connect(served.socket_url, additional_headers=headers):
@@ -64,7 +64,7 @@ async def status_of(served: Served, **headers: str) -> int:
 
 
 @asynccontextmanager
-async def connected(served: Served) -> AsyncIterator[ClientConnection]:
+async def connected(served: Here | Served) -> AsyncIterator[ClientConnection]:
     """A socket, as soon as there is room for one: a connection that is closed here may not be over there."""
     with anyio.fail_after(PATIENCE_S):
         while True:
@@ -118,7 +118,7 @@ async def test_with_keys_it_asks_for_one_and_keeps_it_from_the_upstream(upstream
 async def test_open_serves_everybody_who_can_reach_it(upstream: tuple[ScriptedApp, str]) -> None:
     """Without this there would be no way to serve a trusted network."""
     _, url = upstream
-    async with serve("--upstream", url, "--host", "0.0.0.0", "--open") as served:
+    async with serve_here("--upstream", url, "--host", "0.0.0.0", "--open") as served:
         served.socket_url = served.socket_url.replace("0.0.0.0", "127.0.0.1")
         async with connect(served.socket_url) as ws:
             assert kinds(await turn(ws, create("hi")))[-1] == "completed"
@@ -165,19 +165,18 @@ async def test_after_the_grace_it_ends_in_spite_of_a_turn_that_does_not(upstream
     """Without this a stuck turn would keep a process alive until it is killed, with all that it holds."""
     app, url = upstream
     app.script([steps.text("one", finish=False), steps.stall()])
-    async with serve("--upstream", url, "--grace", "0.2") as served:
+    async with serve_here("--upstream", url, "--grace", "0.2") as served:
         async with connect(served.socket_url) as ws:
             await ws.send(json.dumps(create("hi")))
             await app.wait_events(3)
-            served.signal(signal.SIGTERM)
-            assert await served.ended() == 0
-            with suppress(ConnectionClosed):
-                await ws.wait_closed()
+            served.server.handle_exit(signal.SIGTERM, None)
+            await ws.wait_closed()
         await app.wait_idle()
 
     assert app.disconnected == 1
 
 
+@pytest.mark.slow
 async def test_a_second_ctrl_c_ends_it_at_once(upstream: tuple[ScriptedApp, str]) -> None:
     """Without this a person would have to look for the process to kill it."""
     app, url = upstream
@@ -197,7 +196,7 @@ async def test_a_client_that_leaves_stops_the_upstream(upstream: tuple[ScriptedA
     """Without this a model would go on for nobody."""
     app, url = upstream
     app.script([steps.text("one", finish=False), steps.stall()])
-    async with serve("--upstream", url) as served, connect(served.socket_url) as ws:
+    async with serve_here("--upstream", url) as served, connect(served.socket_url) as ws:
         await ws.send(json.dumps(create("hi")))
         await app.wait_events(3)
         ws.transport.abort()
@@ -215,7 +214,7 @@ async def test_it_serves_over_tls(upstream: tuple[ScriptedApp, str], tmp_path: P
     subject = ("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
     await anyio.run_process([*made, *subject, "-keyout", str(key), "-out", str(certificate)])
     trusting = ssl.create_default_context(cafile=str(certificate))
-    async with serve("--upstream", url, "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)) as served:
+    async with serve_here("--upstream", url, "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)) as served:
         assert served.socket_url.startswith("wss://")
         async with connect(served.socket_url, ssl=trusting) as ws:
             assert kinds(await turn(ws, create("hi")))[-1] == "completed"
@@ -226,7 +225,10 @@ async def test_it_serves_over_tls(upstream: tuple[ScriptedApp, str], tmp_path: P
 async def test_frames_above_the_bound_get_our_own_answer(upstream: tuple[ScriptedApp, str]) -> None:
     """Without this the server would cut off clients without a word of the bound that they have met."""
     _, url = upstream
-    async with serve("--upstream", url, "--limit", "max_frame_bytes=1000") as served, connect(served.socket_url) as ws:
+    async with (
+        serve_here("--upstream", url, "--limit", "max_frame_bytes=1000") as served,
+        connect(served.socket_url) as ws,
+    ):
         assert kinds(await turn(ws, create("x" * 700)))[-1] == "completed"
         with pytest.raises(ConnectionClosed) as closed:
             await turn(ws, create("x" * 2000))
@@ -248,7 +250,7 @@ async def test_the_options_of_the_middleware_reach_it(upstream: tuple[ScriptedAp
         "--anonymous-tenant",
         "shared",
     )
-    async with serve("--upstream", url, *options, "--max-connections", "1") as served:
+    async with serve_here("--upstream", url, *options, "--max-connections", "1") as served:
         assert served.socket_url.endswith("/codex/responses")
         async with connect(served.socket_url) as ws:
             first = await turn(ws, create("hi"))
