@@ -25,7 +25,17 @@ from ws_responses.rendering.renderer import (
 )
 from ws_responses.rendering.tagged_text import THINK_OPEN, Begun, TagParser, TextSource
 from ws_responses.rendering.template_messages import REASONING, in_template_form, message_of, system_text
-from ws_responses.rendering.template_state import Frame, Notes, append, border_link, digest_of, messages_of, notes_of
+from ws_responses.rendering.template_state import (
+    Frame,
+    Notes,
+    answers_of,
+    append,
+    border_link,
+    digest_of,
+    messages_of,
+    notes_of,
+    with_answer,
+)
 from ws_responses.rendering.tokenizer import Tokenizer, decode_text
 from ws_responses.rendering.tool_schemas import call_schema, callable_tools, function_of
 
@@ -36,8 +46,8 @@ MakeParser: TypeAlias = Callable[[ToolSet | None, TextSource, Begun], OutputPars
 class TemplateRenderer:
     """Renders by a chat template.
 
-    Sampled ids stay as they were sampled if the template writes the answer as the model did; else the answer is encoded as
-    the template writes it (thoughts dropped, calls spelled in another way), and the model's cache is good up to there only.
+    Sampled ids stay as they were sampled as long as the template writes the answer as the model did; else the answer is encoded
+    as the template writes it (thoughts dropped, calls spelled in another way), and the model's cache is good up to there only.
 
     Args:
         tokenizer: The model's vocabulary.
@@ -131,7 +141,7 @@ class TemplateRenderer:
         """
         tools = callable_tools(choice, settings.tools)
         text = self._text(state, messages_of(state), answer=True)
-        link = border_link(state, text)
+        link, pieces, _ = self._place(state, text)
         begun = _begun(text)
         prefill, schema = "", None
         if choice.mode == "required":
@@ -143,7 +153,6 @@ class TemplateRenderer:
         if schema is not None and begun == "reasoning":
             prefill, begun = words.THINK_END + prefill, "text"
         ids = self._encoder.encode(self._encoder.marked(prefill))
-        pieces, _ = self._controls.pieces(text, notes_of(link).border)
         return Answer(
             prompt=link.with_tokens(self._encoder.encode(pieces) + ids),
             parser=self._parser(settings.tools if tools else None, "call" if choice.mode == "required" else begun),
@@ -153,7 +162,7 @@ class TemplateRenderer:
         )
 
     def answered(self, state: Rendered, sampled_ids: Sequence[int]) -> Rendered:
-        """Return the state after an answer, as the template writes it.
+        """Return the state after an answer. What the template makes of it shows with the next turn.
 
         Raises:
             CannotRender: The template refuses.
@@ -161,29 +170,11 @@ class TemplateRenderer:
         ids = list(sampled_ids)
         while ids and ids[-1] in self._stop_ids:
             ids.pop()
-        before = messages_of(state)
-        prompt = self._text(state, before, answer=True)
-        messages = [*before, self._in_form(self._message(state, ids, _begun(prompt)))]
-        text = self._text(state, messages, answer=False)
-        link = border_link(state, text)
-        begin = notes_of(link).border
-        if link is border_link(state, prompt):
-            pieces, border = self._controls.pieces(text, begin)
-            head, _ = self._controls.pieces(prompt, begin)
-            rest = behind(pieces, joined([*head, *self._as_pieces(ids)]))
-            at = 0 if rest is None else behind_last_control(rest)
-            if rest is not None and at:
-                return append(
-                    link,
-                    self._encoder.encode(head) + ids + self._encoder.encode(rest[:at]),
-                    self._encoder.encode(rest[at:]),
-                    messages=messages,
-                    unchanged=len(before),
-                    stage=None,
-                    text=text,
-                    border=border,
-                )
-        return self._onto(state, messages, len(before), None)
+        messages = messages_of(state)
+        prompt = self._text(state, messages, answer=True)
+        link, pieces, _ = self._place(state, prompt)
+        message = self._in_form(self._message(state, ids, _begun(prompt)))
+        return with_answer(link, self._encoder.encode(pieces) + ids, [*messages, message])
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -192,8 +183,7 @@ class TemplateRenderer:
 
     def _onto(self, state: Rendered, messages: Sequence[ChatMessage], unchanged: int, stage: Stage) -> Rendered:
         text = self._text(state, messages, answer=False)
-        link = border_link(state, text)
-        pieces, border = self._controls.pieces(text, notes_of(link).border)
+        link, pieces, border = self._place(state, text)
         at = behind_last_control(pieces)
         return append(
             link,
@@ -206,6 +196,21 @@ class TemplateRenderer:
             border=border,
         )
 
+    def _place(self, state: Rendered, text: str) -> tuple[Rendered, list[Piece], int]:
+        """Return the link from which a text goes on, the text's pieces behind it, and where its last control token ends."""
+        link = border_link(state, text)
+        pieces, border = self._controls.pieces(text, notes_of(link).border)
+        answers = answers_of(state)
+        if not answers or answers[-1].before is not link:
+            return link, pieces, border
+        # The template may have written the answers as they were sampled: then their ids stand.
+        for number, answer in enumerate(answers):
+            own = [token for each in reversed(answers[number:]) for token in each.own_ids]
+            rest = behind(pieces, self._as_pieces(own))
+            if rest is not None:
+                return answer, rest, border
+        return link, pieces, border
+
     def _parser(self, tools: ToolSet | None, begun: Begun) -> OutputParser:
         return self._make_parser(tools, TextSource(self._tokenizer, self._encoder.tags, self._stop_ids), begun)
 
@@ -216,7 +221,7 @@ class TemplateRenderer:
         return message_of([*parser.feed(ids, ""), *parser.end()], tools)
 
     def _as_pieces(self, ids: Iterable[int]) -> list[Piece]:
-        """Return sampled ids as the pieces that a text of them has."""
+        """Return ids as the pieces that a text of them has."""
         pieces: list[Piece] = []
         run: list[int] = []
         for token in ids:
@@ -225,7 +230,7 @@ class TemplateRenderer:
                 run = []
             else:
                 run.append(token)
-        return [*pieces, decode_text(self._tokenizer, run)]
+        return joined([*pieces, decode_text(self._tokenizer, run)])
 
     def _in_form(self, message: ChatMessage) -> ChatMessage:
         return in_template_form(message, self._controls.escape)

@@ -1,13 +1,14 @@
 """What a conversation rendered by a template keeps: its messages, and where its text can be gone on from.
 
-Each turn adds a link that ends at a control token, and one more for what follows that; the next turn replaces the latter.
+A turn's input adds a link that ends at a control token (a *border*), and one more for what follows that (a *tail*), which the
+next turn replaces. An *answer* has a link of its own: what the template makes of it shows with the next turn only.
 """
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from sys import getsizeof
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -41,6 +42,10 @@ _MEMORY_FACTOR: Final = 12
 """Bytes that decoded JSON takes for each byte of its text."""
 
 
+Kind = Literal["border", "tail", "answer"]
+"""Of a link: see the module."""
+
+
 class Notes:
     """A link's notes.
 
@@ -49,9 +54,9 @@ class Notes:
         messages: All of them up to here.
         keep: How many of these the links before hold.
         stage: Of the last message.
-        border: Characters of the text up to the last control token.
+        border: Characters of the text up to the last border.
         digest: Of the text up to there.
-        is_tail: The link holds what follows that token.
+        kind: Of the link.
         is_root: The link is the first one, and pays for the frame.
 
     Attributes:
@@ -59,7 +64,7 @@ class Notes:
         own: The link's own messages: encoded, joined by commas.
     """
 
-    __slots__ = ("border", "count", "digest", "frame", "is_root", "is_tail", "keep", "own", "stage")
+    __slots__ = ("border", "count", "digest", "frame", "is_root", "keep", "kind", "own", "stage")
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class Notes:
         stage: Stage,
         border: int,
         digest: bytes,
-        is_tail: bool = False,
+        kind: Kind = "border",
         is_root: bool = False,
     ) -> None:
         self.frame = frame
@@ -80,7 +85,7 @@ class Notes:
         self.stage: Stage = stage
         self.border = border
         self.digest = digest
-        self.is_tail = is_tail
+        self.kind: Kind = kind
         self.is_root = is_root
 
     def __sizeof__(self) -> int:
@@ -110,16 +115,17 @@ def messages_of(state: Rendered) -> list[ChatMessage]:
 
 
 def border_link(state: Rendered, text: str) -> Rendered:
-    """Return the newest link of a state at whose end a text is the same; the text goes on from there."""
-    link = _without_tail(state)
-    notes = notes_of(link)
+    """Return the newest border of a state up to which a text is the same."""
+    borders = (link for link in _links(state) if notes_of(link).kind == "border")
+    newest = next(borders)
+    notes = notes_of(newest)
     if digest_of(text[: notes.border]) == notes.digest:
-        return link
-    links = list(_links(link))
-    same = links.pop()
+        return newest
+    older = list(borders)
+    same = older.pop() if older else newest
     read = 0
     hasher = blake2b(digest_size=_DIGEST_BYTES)
-    for link in reversed(links):
+    for link in reversed(older):
         notes = notes_of(link)
         hasher.update(text[read : notes.border].encode("utf-8", "surrogatepass"))
         read = notes.border
@@ -127,6 +133,16 @@ def border_link(state: Rendered, text: str) -> Rendered:
             break
         same = link
     return same
+
+
+def answers_of(state: Rendered) -> list[Rendered]:
+    """Return the answers behind the newest border, newest first."""
+    answers: list[Rendered] = []
+    for link in _links(without_tail(state)):
+        if notes_of(link).kind != "answer":
+            break
+        answers.append(link)
+    return answers
 
 
 def append(
@@ -140,11 +156,11 @@ def append(
     text: str,
     border: int,
 ) -> Rendered:
-    """Return a state that goes on from a link of :func:`border_link`.
+    """Return a state that goes on from a border or an answer.
 
     Args:
         link: That link.
-        head: Ids up to the text's last control token; empty if that is the link's own.
+        head: Ids up to the text's last control token; empty if there is none behind the link.
         tail: Ids behind it.
         messages: All of them.
         unchanged: How many of these are as they were.
@@ -161,14 +177,35 @@ def append(
         before, keep = notes, len(messages)
         if not tail:
             return link
-    notes = Notes(before.frame, messages, keep, stage=stage, border=before.border, digest=before.digest, is_tail=True)
-    if tail:
-        return link.with_tokens(tail, notes)
+    notes = Notes(before.frame, messages, keep, stage=stage, border=before.border, digest=before.digest, kind="tail")
+    return _with_ids(link, tail, notes)
+
+
+def with_answer(link: Rendered, ids: Sequence[int], messages: Sequence[ChatMessage]) -> Rendered:
+    """Return a state that goes on from a border or an answer by another answer, the last of these messages."""
+    before = notes_of(link)
+    notes = Notes(
+        before.frame,
+        messages,
+        min(before.count, len(messages) - 1),
+        stage=None,
+        border=before.border,
+        digest=before.digest,
+        kind="answer",
+    )
+    return _with_ids(link, ids, notes)
+
+
+def without_tail(state: Rendered) -> Rendered:
+    """Return a state without what follows its last border or answer."""
+    return state.before if notes_of(state).kind == "tail" and state.before is not None else state
+
+
+def _with_ids(link: Rendered, ids: Sequence[int], notes: Notes) -> Rendered:
+    """Return a new link, even without ids: its notes must not take the place of those before."""
+    if ids:
+        return link.with_tokens(ids, notes)
     return Rendered(link, array("I"), b"", link.form, link.place, notes)
-
-
-def _without_tail(state: Rendered) -> Rendered:
-    return state.before if notes_of(state).is_tail and state.before is not None else state
 
 
 def _links(state: Rendered) -> Iterator[Rendered]:
