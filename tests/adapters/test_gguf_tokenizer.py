@@ -126,7 +126,7 @@ def test_other_rules_cut_words_as_llama_cpp_does(rule: str, tmp_path: Path) -> N
     file.write_bytes(with_rule(bundled_model().read_bytes(), rule))
     tokenizer = GgufTokenizer(file)
     random = Random(rule)
-    with LocalModel(file, slots=1, context_tokens=256) as model:
+    with LocalModel(file, slots=1, context_tokens=256, threads=1) as model:
         server = LlamaServer(model)
         for _ in range(3_000):
             content = "".join(random.choice([*PIECES, *TRICKY]) for _ in range(random.randint(0, 40)))
