@@ -4,7 +4,6 @@ Needs the package ``tiktoken``.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,8 +12,8 @@ import msgspec
 
 from ws_responses import ConfigurationError
 from ws_responses.adapters.gguf import Vocabulary, read_vocabulary
-from ws_responses.rendering.renderer import CannotRender
 from ws_responses.rendering.tokenizer import UnknownToken
+from ws_responses.rendering.vocabulary import encode_text
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
@@ -35,10 +34,6 @@ _SPECIAL: Final = (3, 4)
 """Kinds of tokens that stand for their own text: control tokens, and those that the makers of a model have added."""
 
 _NO_ID: Final = -1
-
-_LONG: Final = 500_000
-_LONG_SPACE: Final = re.compile(rf"(?<!\s)\s{{{_LONG}}}")
-"""A run of white space that may be too long for tiktoken, which breaks (by a panic of its own) at a million characters."""
 
 
 class GgufTokenizer:
@@ -73,15 +68,9 @@ class GgufTokenizer:
         self._ids = list(order.values())
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of text in which nothing is special.
-
-        Raises:
-            CannotRender: The text holds half a million white-space characters in a row.
-        """
-        if len(text) >= _LONG and _LONG_SPACE.search(text):
-            raise CannotRender(f"a text holds {_LONG:,} or more white-space characters in a row")
+        """Return the ids of text in which nothing is special."""
         ids = self._ids
-        return [token for rank in self._encoding.encode_ordinary(text) if (token := ids[rank]) != _NO_ID]
+        return [token for rank in encode_text(self._encoding, text) if (token := ids[rank]) != _NO_ID]
 
     def special(self, text: str) -> int:
         """Return the id of a special token.

@@ -13,7 +13,6 @@ from tests.adapters.llama_server import LlamaServer
 from tests.conftest import require
 from ws_responses.adapters.gguf_tokenizer import GgufTokenizer
 from ws_responses.adapters.local_model import LocalModel, bundled_model
-from ws_responses.rendering.renderer import CannotRender
 from ws_responses.rendering.tokenizer import UnknownToken
 
 ROOT = Path(__file__).parents[2]
@@ -107,13 +106,10 @@ def test_ids_beyond_the_vocabulary_are_nothing(tokenizer: GgufTokenizer) -> None
     assert tokenizer.decode([49_152, 4_294_967_295]) == b""
 
 
-def test_a_million_spaces_are_refused_before_they_break_the_encoder(tokenizer: GgufTokenizer) -> None:
-    """The encoder panics at a million (no ``Exception``: it would end the process's loop); anybody can send them."""
-    spaces = " " * 499_999
-
-    assert tokenizer.decode(tokenizer.encode(f"{spaces}a{spaces}")) == f"{spaces}a{spaces}".encode()
-    with pytest.raises(CannotRender, match="white-space"):
-        tokenizer.encode(f"a{' ' * 1_100_000}a")
+def test_a_million_spaces_do_not_break_the_encoder(tokenizer: GgufTokenizer) -> None:
+    """Its engine panics at a million in a row (no ``Exception``: it would end the loop); anybody can send them."""
+    content = f"a{' ' * 1_100_000}a"
+    assert tokenizer.decode(tokenizer.encode(content)) == content.encode()
 
 
 @pytest.mark.slow

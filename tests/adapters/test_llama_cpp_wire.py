@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.adapters.llama_service import LlamaCppService
 from ws_responses import ConfigurationError, WireError
 from ws_responses.adapters._llama_cpp_events import EventReader
 from ws_responses.adapters._llama_cpp_slots import Slots
-from ws_responses.adapters.llama_cpp import LlamaCppBackend
+from ws_responses.adapters.llama_cpp import HttpLimits, LlamaCppBackend
 from ws_responses.backends import Delta, GenerateParams, TokenPrompt, Usage
 from ws_responses.rendering.rendered import Rendered
+from ws_responses.testing.backend_conformance import BackendConformance
 from ws_responses.testing.services import CUT, HOLD, HttpAnswer, LoopbackService, Piece, recut
 
 PARAMS = GenerateParams(model="m")
@@ -134,6 +136,29 @@ async def test_a_prefill_asks_for_no_token_and_no_stream(service: LoopbackServic
     request = service.requests[0].decoded()
     assert (request["n_predict"], request["stream"], request["prompt"]) == (0, False, [1, 2, 3])
     assert usage == Usage(input_tokens=3, cached_tokens=2, output_tokens=0)
+
+
+class TestConformance(BackendConformance):
+    # The real server closes each connection: see test_a_connection_serves_one_request.
+    test_turns_share_a_connection: Any = None
+
+    @pytest.fixture
+    async def service(self) -> AsyncIterator[LlamaCppService]:
+        async with LlamaCppService() as service:
+            yield service
+
+    @pytest.fixture
+    async def backend(self, service: LlamaCppService) -> AsyncIterator[LlamaCppBackend]:
+        backend = LlamaCppBackend(service.base_url, api_key=self.key)
+        yield backend
+        await backend.aclose()
+
+    @pytest.fixture
+    async def hasty_backend(self, service: LlamaCppService) -> AsyncIterator[LlamaCppBackend]:
+        limits = HttpLimits(first_event_s=0.2, event_s=0.2, max_event_bytes=64 * 1024)
+        backend = LlamaCppBackend(service.base_url, api_key=self.key, limits=limits)
+        yield backend
+        await backend.aclose()
 
 
 # --- answers ------------------------------------------------------------------------------------------------------------
