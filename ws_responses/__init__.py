@@ -4,6 +4,7 @@ app = ResponsesWebSocketMiddleware(app)
 """
 
 from ws_responses.app import ResponsesApp
+from ws_responses.engine import ResponsesEngine
 from ws_responses.errors import (
     ConfigurationError,
     Forbidden,
@@ -31,6 +32,7 @@ __all__ = [
     "Principal",
     "Refused",
     "ResponsesApp",
+    "ResponsesEngine",
     "ResponsesWebSocketMiddleware",
     "StoreError",
     "Unauthorized",

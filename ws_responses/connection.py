@@ -193,6 +193,7 @@ class Connection:
             self.reporter.report(
                 ConnectionClosed(
                     connection_id=self.id,
+                    transport=str(self.handshake.scope["type"]),
                     code=self._close_sent() or code,
                     by_client=self._close_sent() is None,
                     duration_s=self.clock.now() - self._opened_at,

@@ -143,7 +143,7 @@ class HttpTurn:
         """Wait until the client has gone, or for ever."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._gone = True
+        self._gone = not self._over.is_set()
         self._over.set()
 
     # -- the client's side -------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""The app of examples/fastapi_app.py under uvicorn, and the clients that need a set-up."""
+"""The apps that the clients talk to, under uvicorn: the wrapped one of examples/fastapi_app.py and the engine's own. And the
+clients that need a set-up.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +20,9 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"use_uvloop": False}
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    yield from _running(Server("examples.fastapi_app:app", tmp_path))
+@pytest.fixture(params=["examples.fastapi_app:app", "tests.clients.engine_app:app"], ids=["wrapped", "engine"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    yield from _running(Server(request.param, tmp_path))
 
 
 @pytest.fixture

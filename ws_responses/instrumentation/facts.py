@@ -31,9 +31,10 @@ class ConnectionDenied(Struct, frozen=True, kw_only=True):
 
 
 class ConnectionClosed(Struct, frozen=True, kw_only=True):
-    """A socket has ended.
+    """A socket has ended, or a request that is answered as one.
 
     Attributes:
+        transport: As it was opened.
         code: The close code that we saw or sent; servers differ in what they report.
         by_client: The client ended it.
         duration_s: Its age.
@@ -41,6 +42,7 @@ class ConnectionClosed(Struct, frozen=True, kw_only=True):
     """
 
     connection_id: str
+    transport: str
     code: int
     by_client: bool
     duration_s: float

@@ -31,7 +31,8 @@ class Reporter:
                     self._broken.add(index)
                     _turn_log.exception("a hook raised; further failures of it are not logged")
         if isinstance(fact, ConnectionClosed):
-            _connection_log.info(
+            _connection_log.log(
+                logging.INFO if fact.transport == "websocket" else logging.DEBUG,  # servers log requests themselves
                 "connection %s closed (%d, %s) after %.1f s and %d turns",
                 fact.connection_id,
                 fact.code,
