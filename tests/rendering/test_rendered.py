@@ -158,6 +158,20 @@ class RenderedMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
+    def add_again(self, data: st.DataObject) -> None:
+        """What a line holds is put behind a cut of it, as when something between is left out."""
+        old = self.pick(data)
+        links = [link for link in old.state.links() if link.own_ids]
+        if not links or old.detour is not None:
+            return
+        link = data.draw(st.sampled_from(links))
+        end = data.draw(st.integers(0, link.place - len(link.own_ids)))
+        state = link.behind(old.state.cut(end), "again")
+        assert state.own_ids is link.own_ids
+        self.keep(state, old, old.whole[:end] + link.own_ids.tolist())
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
         old = self.pick(data)
         end = data.draw(st.integers(0, len(old.seen)))

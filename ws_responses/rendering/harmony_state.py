@@ -181,7 +181,7 @@ def _with_two_beginnings(state: Rendered, addition: Addition) -> Rendered:
     first = _first(state, obsolete)
     if first < 0:
         return whole
-    instead = _cut(state, first).with_tokens(_remaining(state, first, addition.ids, obsolete))
+    instead = _without_reasoning(state, first).with_tokens(_remaining(addition.ids, obsolete))
     return whole.with_detour(instead, takes_detour=addition.ends_final)
 
 
@@ -191,37 +191,33 @@ def _cut_back(state: Rendered, addition: Addition) -> Rendered:
         return state.with_tokens(addition.ids, notes)
     obsolete = [place for place in addition.analysis if place <= addition.last_final]
     first = _first(state, obsolete)
-    base = state if first < 0 else _cut(state, first)
-    ids = addition.ids if first < 0 else _remaining(state, first, addition.ids, obsolete)
+    base = state if first < 0 else _without_reasoning(state, first)
+    ids = _remaining(addition.ids, obsolete)
     moved = len(ids) - len(addition.ids)
     analysis = [place + moved for place in addition.analysis[len(obsolete) :]]
     return base.with_tokens(ids, _notes(state, addition, analysis, base.place + analysis[0] if analysis else -1))
 
 
-def _cut(state: Rendered, place: int) -> Rendered:
-    """Return the state up to a place, which may lie behind its end: in what is added."""
-    return state if place >= state.place else state.cut(place)
-
-
-def _remaining(state: Rendered, first: int, ids: list[int], obsolete: Sequence[int]) -> list[int]:
-    """Return the ids behind where a state is cut for its first reasoning, without reasoning.
-
-    Args:
-        state: What they are added to; all its reasoning from ``first`` on is obsolete.
-        first: Place of the first reasoning.
-        ids: Added.
-        obsolete: Where reasoning begins and ends in ``ids``, in turns.
-    """
-    pieces = [_without(ids, 0, obsolete)]
+def _without_reasoning(state: Rendered, first: int) -> Rendered:
+    """Return a state without its reasoning: cut back to a place, and continued by the same links where they had none."""
+    if first >= state.place:
+        return state
+    behind: list[Rendered] = []
     for link in state.links():
         if link.place <= first:
             break
+        behind.append(link)
+    result = state.cut(first)
+    for link in reversed(behind):
+        analysis = notes_of(link).analysis
         begin = max(0, first - link.place + len(link.own_ids))
-        pieces.append(_without(link.own_ids, begin, notes_of(link).analysis))
-    return [token for piece in reversed(pieces) for token in piece]
+        untouched = not analysis and not begin
+        result = link.behind(result) if untouched else result.with_tokens(_remaining(link.own_ids, analysis, begin))
+    return result
 
 
-def _without(ids: "list[int] | array[int]", begin: int, analysis: Sequence[int]) -> list[int]:
+def _remaining(ids: "list[int] | array[int]", analysis: Sequence[int], begin: int = 0) -> list[int]:
+    """Return ids from a place on, without reasoning."""
     kept: list[int] = []
     for start, end in zip(analysis[::2], analysis[1::2], strict=True):
         kept += ids[begin:start]

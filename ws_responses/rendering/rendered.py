@@ -138,6 +138,13 @@ class Rendered:
         encoded = b",".join(messages)
         return Rendered(self, _NO_IDS, encoded, "json", place, memo, self.detour, takes_detour=self.takes_detour)
 
+    def behind(self, before: "Rendered", memo: Any = None) -> "Rendered":
+        """Return what this link adds as the continuation of another one; nothing is copied."""
+        own, encoded = self.own_ids, self.encoded
+        place = before.place + self.place - (0 if self.before is None else self.before.place)
+        detour, takes = before.detour, before.takes_detour
+        return Rendered(before, own, encoded, self.form, place, memo, detour, takes_detour=takes)
+
     def with_memo(self, memo: Any) -> "Rendered":
         """Return the same tokens with other notes."""
         return self._copy(memo, self.detour, takes_detour=self.takes_detour)
@@ -243,28 +250,35 @@ class Rendered:
     # -- compare ---------------------------------------------------------------------------------------------------------
 
     def bytes_since(self, ancestor: "Rendered | None") -> int:
-        """Return the bytes of memory that this keeps alive and ``ancestor`` does not."""
-        size = 0
+        """Return the bytes of memory that this keeps alive and ``ancestor`` does not.
+
+        Takes work in proportion to what is not shared.
+        """
+        mine: list[Rendered] = []
+        theirs: list[Rendered] = []
         link: Rendered | None = self
         other = ancestor
         while link is not None:
             while other is not None and other.place > link.place:
-                other = other.before  # this line was cut back before it went on
+                theirs.append(other)  # this line was cut back before it went on
+                other = other.before
             if link is other:
                 break
-            size += link.own_bytes(other)
+            mine.append(link)
             link = link.before
+        while other is not None and link is None:
+            theirs.append(other)
+            other = other.before
+        known = {id(one.own_ids) for one in theirs} | {id(one.encoded) for one in theirs}
+        size = 0
+        for one in mine:
+            size += RENDERED_BYTES + (0 if one.memo is None else getsizeof(one.memo))
+            size += 0 if id(one.own_ids) in known else one.own_ids.itemsize * len(one.own_ids)
+            size += 0 if id(one.encoded) in known else len(one.encoded)
         detour = self.detour
         if detour is not None and (ancestor is None or ancestor.detour is not detour):
             size += DETOUR_BYTES + detour.instead.bytes_since(self)
         return size
-
-    def own_bytes(self, other: "Rendered | None" = None) -> int:
-        """Return the bytes of this link alone; those of its ids only if ``other`` is not a copy of it."""
-        size = RENDERED_BYTES + (0 if self.memo is None else getsizeof(self.memo))
-        if other is not None and self.own_ids is other.own_ids and self.encoded is other.encoded:
-            return size
-        return size + len(self.encoded) + self.own_ids.itemsize * len(self.own_ids)
 
     def continues(self, other: "Rendered") -> bool:
         """Return whether this is ``other`` with more behind it, by its links."""
