@@ -31,6 +31,9 @@ TIERS: Final = frozenset({"flex", "priority"})
 own ``auto`` may go down to ``flex``); others it does not know."""
 
 
+FIXED_MEMBERS: Final = frozenset({"messages", "model", "prompt", "stream", "tools"})
+"""Members that nothing but the prompt and the parameters decide."""
+
 _STRICT: Final = b'"strict"'
 
 
@@ -101,7 +104,7 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
         reasoning_format: Of chat completions; None leaves it to the model.
         keep_thinking: Beginnings of model names whose earlier reasoning is to stay in the prompt (``clear_thinking: false``).
         return_ids: Completions tell the ids that were sampled.
-        extra_body: Further members of every body; they win.
+        extra_body: Further members of every body; they win, and None leaves one out.
     """
 
     reasoning_format: str | None

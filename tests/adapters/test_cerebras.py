@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -456,6 +459,7 @@ async def test_a_client_of_the_users_own(service: LoopbackService) -> None:
         ({"base_url": "http://x", "client": AsyncCerebras(api_key="k", warm_tcp_connection=False)}, "base_url"),
         ({"api_key": "k", "reasoning_format": "loud"}, "reasoning_format"),
         ({"api_key": "k", "prompt_encoding": "xml"}, "prompt_encoding"),
+        ({"api_key": "k", "extra_body": {"stream": False, "seed": 1}}, "stream"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], named: str) -> None:
@@ -466,3 +470,11 @@ def test_options_that_cannot_be(options: dict[str, Any], named: str) -> None:
 def test_it_is_a_message_pack_array_that_is_spliced_in() -> None:
     """The rule that the body rests on: an open value at the end is one byte, which the array takes the place of."""
     assert msgspec.msgpack.encode({"a": 1, "prompt": None})[-1:] == b"\xc0"
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    """Without this the user reads of a module that he has never heard of."""
+    (tmp_path / "cerebras.py").write_text("raise ImportError('not installed')")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import ws_responses.adapters.cerebras"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+    assert "pip install 'ws-responses[cerebras]'" in done.stderr

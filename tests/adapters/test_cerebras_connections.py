@@ -33,7 +33,7 @@ from ws_responses.testing.services import HOLD, HttpAnswer, LoopbackService, Ser
 
 require("cerebras")
 
-from ws_responses.adapters import cerebras
+from ws_responses.adapters import _cerebras_service, cerebras
 from ws_responses.adapters.cerebras import CerebrasBackend
 
 
@@ -112,7 +112,7 @@ async def test_also_if_it_is_so_late_that_the_generation_ends_before_it(
 async def test_the_end_of_a_body_is_not_waited_for_for_ever(
     service: LoopbackService, backend: CerebrasBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cerebras, "END_S", 0.02)
+    monkeypatch.setattr(_cerebras_service, "END_S", 0.02)
     service.script(stream([*said("a"), HOLD]), answer("b"))
     assert await talk(backend) == "a"
     await service.wait_until(lambda: service.hung_up == 1)
@@ -278,13 +278,13 @@ async def test_closing_what_was_never_used(backend: CerebrasBackend) -> None:
     await backend.aclose()
 
 
-def test_each_event_loop_has_a_client_of_its_own() -> None:
+def test_each_event_loop_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend is often a global of an app whose tests run a loop each; aiohttp's sessions belong to one."""
     backend = CerebrasBackend(api_key=KEY)
 
     async def once() -> tuple[str, int]:
         async with LoopbackService(lambda _: answer("a")) as service:
-            backend._base_url = service.url
+            monkeypatch.setenv("CEREBRAS_BASE_URL", service.url)
             text = await talk(backend)
             await backend.aclose()
             return text, service.connections
