@@ -45,7 +45,7 @@ def rendered(
 # -- the library ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [30, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", RULES)
 def test_it_equals_the_library_however_it_is_cut_into_turns(rule: AnalysisRule, examples: int) -> None:
     """The one promise of the renderer. Without it a model would be prompted in a dialect that it was not trained on."""
@@ -61,7 +61,7 @@ def test_it_equals_the_library_however_it_is_cut_into_turns(rule: AnalysisRule, 
 
 
 @pytest.mark.parametrize("phases", [("final_answer",), (None, "commentary")])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_each_turn_of_a_conversation_equals_the_library(phases: tuple[str | None, ...], data: st.DataObject) -> None:
     """At each turn, not at the end only: reasoning is left out at one and comes back at another."""

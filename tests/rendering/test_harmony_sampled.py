@@ -334,6 +334,6 @@ class KeepMachine(ChainMachine):
 TestLibraryChains = ChainMachine.TestCase
 TestUntilFinalChains = UntilFinalMachine.TestCase
 TestKeepChains = KeepMachine.TestCase
-TestLibraryChains.settings = settings(max_examples=40, stateful_step_count=10)
-TestUntilFinalChains.settings = settings(max_examples=30, stateful_step_count=8)
+TestLibraryChains.settings = settings(max_examples=25, stateful_step_count=10)
+TestUntilFinalChains.settings = settings(max_examples=20, stateful_step_count=8)
 TestKeepChains.settings = settings(max_examples=10, stateful_step_count=8)
