@@ -131,6 +131,19 @@ def wrapped(app: ASGIApp) -> ASGIApp:
     return ResponsesWebSocketMiddleware(app, limits=Limits(max_connections=None, max_tenant_connections=None))
 
 
+def engine_app() -> ASGIApp:
+    """Return the engine with a backend that says what the apps say, in as many pieces; its deltas are ready."""
+    from ws_responses import ResponsesApp, ResponsesEngine
+    from ws_responses.testing.backends import Asked, Said, ScriptedBackend
+
+    def respond(asked: Asked) -> Said:
+        return Said(text=streams.DELTA_TEXT * int(asked.params.model.partition("-")[2]))
+
+    backend = ScriptedBackend(respond=respond, piece=len(streams.DELTA_TEXT), remembers=0, keeps=0)
+    limits = Limits(max_connections=None, max_tenant_connections=None)
+    return ResponsesApp(ResponsesEngine(backend), authorize="open", limits=limits)
+
+
 def target(name: str) -> ASGIApp:
     """Return the app that a benchmark's server process is to serve."""
     if name == "bare":
@@ -139,4 +152,6 @@ def target(name: str) -> ASGIApp:
         return wrapped(plain_app)
     if name == "fastapi":
         return wrapped(fastapi_app())
+    if name == "engine":
+        return engine_app()
     raise ValueError(f"no such app: {name}")

@@ -1,4 +1,4 @@
-"""P1: CPU of the server per relayed delta, drop-in over a raw ASGI app, beside a bare sender of the same frames."""
+"""P1: CPU of the server per delta, drop-in over a raw ASGI app and the engine, beside a bare sender of the same frames."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -22,16 +22,20 @@ class Relay:
     def __init__(self, *, quick: bool) -> None:
         self._deltas = 4_000 if quick else 20_000
         self._turns = 2 if quick else 3
-        title = f"relay of a turn of {self._deltas:,} deltas, beside a bare sender"
-        self.rows = (Row("P1.relay", title, "us CPU/event", 1.4),)
+        turn = f"a turn of {self._deltas:,} deltas, beside a bare sender"
+        self.rows = (
+            Row("P1.relay", f"relay of {turn}", "us CPU/event", 1.4),
+            Row("P1.engine", f"engine: {turn}", "us CPU/event", 1.6),
+        )
         self._stack = ExitStack()
         self._floor = Server("bare")
-        self._ours = Server("plain")
+        self._relay = Server("plain")
+        self._engine = Server("engine")
 
     async def __aenter__(self) -> Self:
-        """Start both servers."""
-        self._stack.enter_context(self._floor)
-        self._stack.enter_context(self._ours)
+        """Start the servers."""
+        for server in (self._floor, self._relay, self._engine):
+            self._stack.enter_context(server)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -39,10 +43,10 @@ class Relay:
         self._stack.close()
 
     async def round(self, number: int) -> Mapping[str, Sample]:
-        """Run some turns on both."""
-        legs = {"floor": self._floor, "ours": self._ours}
+        """Run some turns on each."""
+        legs = {"floor": self._floor, "relay": self._relay, "engine": self._engine}
         us = {name: await self._us_per_event(legs[name]) for name in in_turn(legs, number)}
-        return {"P1.relay": Sample(us["ours"], us["floor"])}
+        return {f"P1.{name}": Sample(us[name], us["floor"]) for name in ("relay", "engine")}
 
     async def _us_per_event(self, server: Server) -> float:
         events = events_of(self._deltas)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ws_responses.protocol.events import encode
 
-_DELTA_TEXT = "lorem i "
+DELTA_TEXT = "lorem i "
 """Text of one delta: eight characters, which makes an event of about 200 bytes, as models stream them."""
 
 
@@ -57,7 +57,7 @@ def text_turn(deltas: int) -> Iterator[dict[str, Any]]:
     """Yield the events of a turn that streams a message in ``deltas`` pieces: ``deltas + 8`` events."""
     response_id, item_id = "resp_0f5c91d2a86b4e73a9d8c41b7e6f2035", "msg_0f5c91d2a86b4e73a9d8c41b7e6f2035"
     at: dict[str, Any] = {"item_id": item_id, "output_index": 0, "content_index": 0}
-    text = _DELTA_TEXT * deltas
+    text = DELTA_TEXT * deltas
     part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     item: dict[str, Any] = {
         "id": item_id,
@@ -75,7 +75,7 @@ def text_turn(deltas: int) -> Iterator[dict[str, Any]]:
     }
     yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
     for _ in range(deltas):
-        yield {"type": "response.output_text.delta", **at, "delta": _DELTA_TEXT, "logprobs": []}
+        yield {"type": "response.output_text.delta", **at, "delta": DELTA_TEXT, "logprobs": []}
     yield {"type": "response.output_text.done", **at, "text": text, "logprobs": []}
     yield {"type": "response.content_part.done", **at, "part": part}
     yield {"type": "response.output_item.done", "output_index": 0, "item": item}
