@@ -77,6 +77,7 @@ def event(value: Any) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
+CHUNK = chunk(content="x")
 STOP = chunk(finish="stop")
 DONE = b"data: [DONE]\n\n"
 
@@ -395,7 +396,9 @@ class TestAnswers:
         await service.wait_until(lambda: service.running == 0)
 
     @given(
-        st.lists(st.sampled_from([b": x\n\n", chunk(content="x"), b"data:\n\n", b"event: y\n"]), max_size=6),
+        st.lists(
+            st.sampled_from([b": x\n\n", CHUNK, CHUNK[:-1] + b"id: 1\n\n", b"data:\n\n", b"event: y\n"]), max_size=6
+        ),
         st.integers(1, 40),
     )
     @settings(max_examples=30)
@@ -403,7 +406,7 @@ class TestAnswers:
         """The plain way past the decoder must not change what comes."""
         async with ChatService() as service:
             backend = ChatCompletionsBackend(service.base_url)
-            body = b"".join(events) + b"\n" + STOP + DONE
+            body = b"".join(events) + STOP + DONE
             whole = await answer(service, backend, body)
             cut = await answer(service, backend, *recut([body], size), apart=True)
             await backend.aclose()
@@ -434,8 +437,9 @@ class TestConnections:
         await service.wait_until(lambda: service.open == 0)
 
     async def test_a_body_that_goes_on_behind_its_end_is_given_up(
-        self, service: ChatService, backend: ChatCompletionsBackend
+        self, service: ChatService, make: Callable[..., ChatCompletionsBackend]
     ) -> None:
+        backend = make(limits=HttpLimits(trailing_s=60.0))
         result = await answer(service, backend, STOP, DONE, b"x" * 200_000, HOLD)
 
         assert result.finish == "stop"
@@ -450,22 +454,39 @@ class TestConnections:
         await backend.aclose()
         await service.wait_until(lambda: service.open == 0)
 
+    async def test_one_event_in_several_lines_and_reads(
+        self, service: ChatService, backend: ChatCompletionsBackend
+    ) -> None:
+        """The plain way must not take a line of an event that has begun for an event."""
+        lines = [b'data: {"choices":\n', b'data: [{"delta":{"content":"x"}}]}\n\n']
+        assert (await answer(service, backend, *lines, STOP, DONE, apart=True)).text == "x"
+
+    async def test_the_bound_of_an_event_holds_for_one_that_comes_whole(
+        self, service: ChatService, make: Callable[..., ChatCompletionsBackend]
+    ) -> None:
+        backend = make(limits=HttpLimits(max_event_bytes=200))
+        result = await answer(service, backend, CHUNK, chunk(content="x" * 200), STOP, DONE, apart=True)
+
+        assert result.text == "x"
+        assert result.error is not None
+        assert result.error.code == "upstream_event_too_large"
+
     async def test_a_slow_consumer_is_no_slow_service(
         self, service: ChatService, make: Callable[..., ChatCompletionsBackend]
     ) -> None:
         """Without this a client that reads slowly would lose its answer."""
         backend = make(limits=HttpLimits(event_s=0.05))
-        service.will_answer([Delta(text="a"), Delta(text="b"), Delta(finish="stop")], hold_after=1)
+        service.script(HttpAnswer(body=[CHUNK, CHUNK, HOLD, CHUNK, STOP, DONE], apart=True))
 
         deltas = backend.generate(PROMPT, PARAMS)
-        text = (await anext(deltas)).text
+        text = (await anext(deltas)).text + (await anext(deltas)).text
         service.release()
         looked = anyio.Event()
         asyncio.get_running_loop().call_later(0.15, looked.set)
         await looked.wait()  # the timer of the answer has looked, and found nobody waiting
         async for delta in deltas:
             text += delta.text
-        assert text == "ab"
+        assert text == "xxx"
 
     async def test_comments_are_signs_of_life(
         self, service: ChatService, make: Callable[..., ChatCompletionsBackend]
