@@ -68,6 +68,10 @@ class Line:
         return kinds(self.turn.payloads)
 
 
+async def give(emit: Downstream, payload: bytes) -> None:
+    await emit.event(payload)
+
+
 def sending(stream: list[bytes], *, then: Exception | None = None, pause: bool = False) -> Answer:
     async def answer(emit: Downstream) -> None:
         for payload in stream:
@@ -82,7 +86,10 @@ def sending(stream: list[bytes], *, then: Exception | None = None, pause: bool =
 
 STREAM = message_stream("One two three four five. ", deltas=8)
 BAD_STREAM = message_stream(f"One two three {BAD} five. ", deltas=8)
-CLASSIFIERS = {"quick": lambda: TermClassifier([BAD]), "slow": lambda: Scripted(blocking(BAD))}
+CLASSIFIERS: dict[str, Callable[[], Any]] = {
+    "quick": lambda: TermClassifier([BAD]),
+    "slow": lambda: Scripted(blocking(BAD)),
+}
 
 
 @pytest.mark.parametrize("speed", CLASSIFIERS)
@@ -238,7 +245,7 @@ async def test_two_tasks_of_an_app_may_send_at_once() -> None:
     async def answer(emit: Downstream) -> None:
         async with anyio.create_task_group() as tasks:
             for payload in STREAM[:-1]:
-                tasks.start_soon(emit.event, payload)
+                tasks.start_soon(give, emit, payload)
         await emit.event(STREAM[-1])
 
     await line.run(answer)
@@ -352,6 +359,7 @@ async def test_what_runs_in_the_background_is_told_when_the_closing_event_is_out
     classifier.gate = anyio.Event()
     line = Line(classifier)
     done = anyio.Event()
+    told: list[bool] = []
 
     async def answer(emit: Downstream) -> None:
         for payload in STREAM:
@@ -362,12 +370,13 @@ async def test_what_runs_in_the_background_is_told_when_the_closing_event_is_out
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(line.run, answer)
         await settle()
-        assert line.turn.in_background is False
+        told.append(line.turn.in_background)
         classifier.gate.set()
         await settle()
-        assert line.turn.in_background is True
+        told.append(line.turn.in_background)
         assert line.turn.payloads == STREAM
         done.set()
+    assert told == [False, True]
 
 
 async def test_nothing_comes_between_the_frames_of_an_event_that_is_on_its_way() -> None:
@@ -386,7 +395,7 @@ async def test_nothing_comes_between_the_frames_of_an_event_that_is_on_its_way()
 
     async def answer(emit: Downstream) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(emit.event, BAD_STREAM[1])
+            tasks.start_soon(give, emit, BAD_STREAM[1])
             await settle()
             await emit.event(b'{"type":"response.output_text.done","output_index":0,"text":"bad word"}')
 

@@ -1,6 +1,5 @@
 """Asks the classifiers, all at once and each within its time, and makes one judgement of what they say."""
 
-import asyncio
 import logging
 from functools import partial
 from inspect import isawaitable
@@ -10,6 +9,7 @@ import anyio
 from anyio import CancelScope
 from msgspec.structs import replace
 
+from ws_responses.cancellation import was_cancelled
 from ws_responses.clock import Clock
 from ws_responses.safety.options import Safety, Screen
 from ws_responses.safety.text import tail_of
@@ -142,7 +142,7 @@ class Judge:
         except Exception as raised:  # noqa: BLE001 - whatever it raises is a failure of it
             error = raised
         except anyio.get_cancelled_exc_class() as raised:
-            if _was_cancelled():
+            if was_cancelled():
                 raise
             error = raised  # its own: of a task of it, or a session, that was closed under it
         if verdict is None:
@@ -161,12 +161,3 @@ class Judge:
         else:
             answer = screen.classify(delta, carried)
         return await answer if isawaitable(answer) else answer
-
-
-def _was_cancelled() -> bool:
-    """Whether somebody has cancelled this task; on asyncio a library may raise the same without that."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return True
-    return task is None or task.cancelling() > 0
