@@ -128,6 +128,18 @@ async def test_calls_get_back_the_names_and_kinds_that_the_client_knows() -> Non
     assert output[2]["input"] == "as it is", "arguments of another shape are the input"
 
 
+@pytest.mark.parametrize(
+    "then", [None, Delta(reasoning="r"), Delta(text="t"), Delta(refusal="no"), call(1, "find", "{}")]
+)
+@pytest.mark.parametrize(("arguments", "text"), [("as it is", "as it is"), ('{"input":"a\\ud83d', "a\ufffd")])
+async def test_what_was_held_back_of_a_custom_tools_input_belongs_to_it(
+    then: Delta | None, arguments: str, text: str
+) -> None:
+    events = await answered(call(0, "patch", arguments), *([] if then is None else [then]), STOP)
+    assert_turn(events)
+    assert last(events)["output"][0]["input"] == text
+
+
 async def test_a_call_without_arguments_has_an_empty_object() -> None:
     """Clients read the arguments as JSON; an empty text is none."""
     events = await answered(call(0, "find"), STOP)

@@ -262,6 +262,8 @@ def test_waits_double_and_are_spread() -> None:
     assert retry.wait_s(1, busy(), 1) == 0.5
     assert retry.wait_s(1, busy("3"), 0) == 3
     assert retry.wait_s(3, busy("3"), 0) == 4
+    assert retry.wait_s(1, busy("6"), 0) == 6
+    assert retry.wait_s(1, busy("7"), 0) is None, "the client is told, and may wait by itself"
 
 
 @pytest.mark.parametrize(

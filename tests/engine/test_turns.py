@@ -397,13 +397,13 @@ async def test_the_same_events_come_over_http_and_over_the_socket() -> None:
     body = {**CREATE, "input": "hi"}
     async with MemorySocket(app, headers=KEY) as ws:
         over_socket = await ws.turn(body)
-    status, text = await post(app, {**body, "stream": True})
+    status, text = await exchange(app, "POST", "/v1/responses", {**body, "stream": True})
     over_http = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     assert status == 200
     assert_turn(over_http)
     assert same(over_http) == same(over_socket)
-    status, text = await post(app, body)
-    assert (status, same([{"response": json.loads(text)}])) == (200, same(over_socket[-1:]))
+    status, response = await request(app, "POST", "/v1/responses", body)
+    assert (status, same([{"response": response}])) == (200, same(over_socket[-1:]))
 
 
 def same(events: list[dict[str, Any]]) -> Any:
@@ -418,7 +418,12 @@ def same(events: list[dict[str, Any]]) -> Any:
     return [plain(event.get("response", event)) for event in events]
 
 
-async def post(app: ResponsesApp, body: dict[str, Any]) -> tuple[int, str]:
+async def request(app: ResponsesApp, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    status, text = await exchange(app, method, path, body)
+    return status, json.loads(text)
+
+
+async def exchange(app: ResponsesApp, method: str, path: str, body: Any) -> tuple[int, str]:
     sent: list[Any] = []
     asked = False
 
@@ -427,16 +432,16 @@ async def post(app: ResponsesApp, body: dict[str, Any]) -> tuple[int, str]:
         if asked:
             await anyio.sleep_forever()
         asked = True
-        return {"type": "http.request", "body": json.dumps(body).encode()}
+        return {"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     scope = {
         "type": "http",
-        "method": "POST",
-        "path": "/v1/responses",
-        "raw_path": b"/v1/responses",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "headers": KEY,
         "http_version": "1.1",
@@ -450,14 +455,15 @@ async def post(app: ResponsesApp, body: dict[str, Any]) -> tuple[int, str]:
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:]).decode()
 
 
-async def test_a_stored_response_can_be_had_later_with_all_members() -> None:
+async def test_a_stored_response_can_be_had_later_and_one_that_is_not_stored_cannot() -> None:
     service = ScriptedService()
     app = ResponsesApp(ResponsesEngine(service), authorize="open")
     async with MemorySocket(app, headers=KEY) as ws:
-        events = await ws.turn({**CREATE, "input": "hi", "metadata": {"a": "b"}})
-        unstored = await ws.turn({**CREATE, "input": "hi", "store": False})
-    assert last(events)["store"] is True
-    assert last(unstored)["store"] is False
+        stored = last(await ws.turn({**CREATE, "input": "hi", "metadata": {"a": "b"}}))
+        unstored = last(await ws.turn({**CREATE, "input": "hi", "store": False}))
+    assert (stored["store"], unstored["store"]) == (True, False)
+    assert await request(app, "GET", f"/v1/responses/{stored['id']}") == (200, stored)
+    assert (await request(app, "GET", f"/v1/responses/{unstored['id']}"))[0] == 404
 
 
 # --- the engine itself ----------------------------------------------------------------------------------------------

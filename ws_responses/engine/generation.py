@@ -136,16 +136,12 @@ class Caller:
 
 async def _first_output(deltas: Generation, alive: Callable[[], None]) -> Opened:
     first: list[Delta] = []
-    try:
-        async for delta in deltas:
-            if delta.has_output or delta.finish is not None:
-                return Opened(deltas, [*first, delta])
-            alive()
-            if delta.usage is not None or delta.service_tier is not None:
-                first = [*first[-1:], delta]  # what was told last counts
-    except BaseException:
-        await close(deltas)
-        raise
+    async for delta in deltas:
+        if delta.has_output or delta.finish is not None:
+            return Opened(deltas, [*first, delta])
+        alive()
+        if delta.usage is not None or delta.service_tier is not None:
+            first = [*first[-1:], delta]  # what was told last counts
     raise StreamTruncated
 
 
