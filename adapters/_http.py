@@ -9,6 +9,7 @@ it is closed at once when nobody wants the rest.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -101,9 +102,7 @@ class HttpService:
         first = self.limits.first_event_s
         try:
             async with asyncio.timeout(first):
-                response = await self._session(loop).post(
-                    f"{self._base_url}{path}", data=_Pieces(body), headers=self._headers, allow_redirects=False
-                )
+                response = await self._send(self._session(loop), path, body)
         except aiohttp.ServerTimeoutError as error:
             raise unreachable() from error
         except TimeoutError as error:
@@ -113,6 +112,20 @@ class HttpService:
         except aiohttp.ClientError as error:
             raise nonsense("It is no HTTP.") from error
         return EventStream(response, self.limits, asked, self._read_to_the_end)
+
+    async def _send(self, session: aiohttp.ClientSession, path: str, body: Sequence[bytes]) -> aiohttp.ClientResponse:
+        url = f"{self._base_url}{path}"
+        while True:
+            way = _Way()
+            try:
+                return await session.post(
+                    url, data=_Pieces(body), headers=self._headers, allow_redirects=False, trace_request_ctx=way
+                )
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+                # A server may close an idle connection just when it is to be used again (llama.cpp does after each stream).
+                # Nothing of an answer came, and the next try has one connection less to choose from.
+                if not way.reused:
+                    raise
 
     def _read_to_the_end(self, response: aiohttp.ClientResponse) -> None:
         task = asyncio.ensure_future(_read_to_the_end(response, self.limits.trailing_s))
@@ -128,12 +141,34 @@ class HttpService:
         session = self._sessions.get(loop)
         if session is None:
             limits = self.limits
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_reuseconn.append(_note_reuse)
             session = self._sessions[loop] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=limits.max_connections, keepalive_timeout=limits.keepalive_s),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(connect=limits.connect_s),
+                trace_configs=[trace],
             )
         return session
+
+
+class _Way:
+    """How a request went out.
+
+    Attributes:
+        reused: By a connection that had served another one.
+    """
+
+    __slots__ = ("reused",)
+
+    def __init__(self) -> None:
+        self.reused = False
+
+
+async def _note_reuse(
+    _session: aiohttp.ClientSession, context: SimpleNamespace, _params: aiohttp.TraceConnectionReuseconnParams
+) -> None:
+    context.trace_request_ctx.reused = True
 
 
 async def _read_to_the_end(response: aiohttp.ClientResponse, seconds: float) -> None:

@@ -454,6 +454,29 @@ class TestConnections:
         await backend.aclose()
         await service.wait_until(lambda: service.open == 0)
 
+    async def test_a_connection_that_died_while_idle_is_no_failure(
+        self, service: ChatService, backend: ChatCompletionsBackend
+    ) -> None:
+        """llama.cpp closes its connections after each stream, though it has promised to keep them."""
+        await generated(backend.generate(PROMPT, PARAMS))
+        service.script(HttpAnswer(dropped=True))
+        result = await generated(backend.generate(PROMPT, PARAMS))
+
+        assert (result.text, result.error) == ("Hello", None)
+        assert [request.connection for request in service.requests] == [1, 1, 2]
+        assert service.requests[1].body == service.requests[2].body
+
+    async def test_a_new_connection_that_dies_is_one(
+        self, service: ChatService, backend: ChatCompletionsBackend
+    ) -> None:
+        """A request that makes a server crash must not be sent for ever."""
+        service.script(HttpAnswer(dropped=True))
+        result = await generated(backend.generate(PROMPT, PARAMS))
+
+        assert result.error is not None
+        assert result.error.code == "upstream_unreachable"
+        assert len(service.requests) == 1
+
     async def test_one_event_in_several_lines_and_reads(
         self, service: ChatService, backend: ChatCompletionsBackend
     ) -> None:

@@ -81,6 +81,7 @@ class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
         content_type: Of the body.
         body: Pieces and steps, in order.
         held: Hold before the first byte.
+        dropped: Break the connection off without a byte.
         rate: Pieces per second; 0 for no pace.
         apart: Give the client (of the same event loop) time to read each piece by itself.
         whole: Frame the body by its length instead of chunks; for bodies without steps.
@@ -91,6 +92,7 @@ class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = "text/event-stream; charset=utf-8"
     body: Sequence[Piece] = ()
     held: bool = False
+    dropped: bool = False
     rate: float = 0.0
     apart: bool = False
     whole: bool = False
@@ -305,7 +307,7 @@ class _Wire(asyncio.StreamReaderProtocol):
         try:
             if answer.held:
                 await self._hold()
-            if not self.gone:
+            if not self.gone and not answer.dropped:
                 writer.write(_head(answer))
                 ended = await self._write_body(answer, writer)
         finally:
