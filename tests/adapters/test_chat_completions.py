@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -573,3 +575,11 @@ def test_one_backend_may_serve_several_event_loops() -> None:
 def test_the_key_is_shown_nowhere() -> None:
     backend: Backend = ChatCompletionsBackend("http://127.0.0.1:1/v1", api_key="sk-secret")
     assert "sk-secret" not in repr(backend)
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    code = "import sys; sys.modules['aiohttp'] = None; import ws_responses.adapters.chat_completions"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 1
+    assert "pip install 'ws-responses[http]'" in run.stderr
