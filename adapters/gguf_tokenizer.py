@@ -127,7 +127,7 @@ def _order(vocabulary: Vocabulary, pieces: list[bytes]) -> dict[bytes, int]:
         piece = bytes_of.get(merge.replace(" ", "", 1))
         if piece not in normal:
             raise ConfigurationError("the vocabulary has a merge without a token")
-        order.setdefault(piece, normal[piece])
+        order[piece] = normal[piece]  # a token of several merges keeps the place of its first
     if not normal.keys() <= order.keys():
         raise ConfigurationError("the vocabulary has tokens without a merge")
     return order

@@ -22,12 +22,12 @@ KEYS: dict[str, Any] = {
     "general.flag": True,
     "general.numbers": [[1, 2], [3]],
     "tokenizer.ggml.model": "gpt2",
-    "tokenizer.ggml.pre": "gpt-2",
     "tokenizer.ggml.tokens": TOKENS,
     "tokenizer.ggml.token_type": KINDS,
     "tokenizer.ggml.merges": ["a b", "ab c"],
     "tokenizer.ggml.eos_token_id": 0,
     "tokenizer.ggml.scores": [0.5, -1.0],
+    "tokenizer.ggml.pre": "gpt-2",
 }
 
 
@@ -130,9 +130,10 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 # --- the tokenizer, where the real vocabulary is too regular --------------------------------------------------------------
 
 
-def test_ids_need_not_be_in_the_order_of_merges(tmp_path: Path) -> None:
+@pytest.mark.parametrize("merges", [["a b", "ab c"], ["a b", "ab c", "a b"]])
+def test_ids_need_not_be_in_the_order_of_merges(merges: list[str], tmp_path: Path) -> None:
     """In most files they are, so that the rank of a merge could pass for the id of its token."""
-    small = tokenizer(tmp_path)
+    small = tokenizer(tmp_path, merges=merges)
     assert [small.encode(text) for text in ("ab", "abc", "cab", "ba c")] == [[1], [3], [2, 1], [5, 4, 7, 2]]
     assert small.decode([1, 7, 3, 0, 6]) == b"ab abc<end><call>"
 

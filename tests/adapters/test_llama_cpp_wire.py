@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 from hypothesis import given
@@ -218,7 +219,8 @@ async def test_a_stop_id_that_the_server_does_not_know_ends_it_here(
 ) -> None:
     service.script(answer(sampled("a", [10], 1), sampled("b", [11], 2), sampled("c", [12], 3), HOLD))
 
-    deltas = await sample(backend, TokenPrompt(rendered=PROMPT.rendered, stop_ids=(11, 12)))
+    with anyio.fail_after(20):
+        deltas = await sample(backend, TokenPrompt(rendered=PROMPT.rendered, stop_ids=(11, 12)))
 
     assert [list(delta.token_ids) for delta in deltas] == [[10], [11], []]
     assert deltas[-1].finish == "stop"
