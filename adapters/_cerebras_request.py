@@ -184,6 +184,5 @@ def _effort(params: GenerateParams) -> str | None:
 def _open(fields: Mapping[str, Any], last: str) -> dict[str, Any]:
     """Return the fields that are given, and one more whose value is still to come: encoded it ends the whole."""
     given = {name: value for name, value in fields.items() if value is not None}
-    given.pop(last, None)
     given[last] = None
     return given

@@ -34,13 +34,13 @@ from tests.conftest import require
 from ws_responses.backends import ChatPrompt, Delta, TokenPrompt, Usage
 from ws_responses.errors import ConfigurationError, UpstreamError
 from ws_responses.rendering.rendered import Rendered
-from ws_responses.testing.services import HttpAnswer, LoopbackService, recut
+from ws_responses.testing.services import HOLD, HttpAnswer, LoopbackService, recut
 
 require("cerebras")
 
 from cerebras.cloud.sdk import AsyncCerebras, DefaultAioHttpClient  # noqa: E402 - see require
 
-from ws_responses.adapters._cerebras_request import ONE_PIECE_BYTES, evenly_strict  # noqa: E402
+from ws_responses.adapters._cerebras_request import JSON, ONE_PIECE_BYTES, Body, evenly_strict  # noqa: E402
 from ws_responses.adapters.cerebras import CerebrasBackend  # noqa: E402
 
 TOOL = b'{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}'
@@ -287,6 +287,17 @@ async def test_a_body_of_any_size_has_its_length(service: LoopbackService, size:
     assert "transfer-encoding" not in request.headers
 
 
+async def test_a_large_body_is_not_copied() -> None:
+    """Slices of what is kept, small enough to let others run in between."""
+    head, array = b"x" * 10, b"y" * (2 * ONE_PIECE_BYTES + 5)
+    written = [piece async for piece in Body([head, array], JSON)]
+
+    assert b"".join(written) == head + array
+    assert max(map(len, written)) == ONE_PIECE_BYTES
+    assert all(memoryview(piece).obj in {head, array} for piece in written)
+    assert [piece async for piece in Body([head, head], JSON)] == [head + head], "small ones go out in one packet"
+
+
 @pytest.mark.parametrize(("size", "packed"), [(10, None), (5000, "gzip")])
 async def test_large_bodies_may_be_compressed(service: LoopbackService, size: int, packed: str | None) -> None:
     options = {"gzip_above_bytes": 1000}
@@ -324,9 +335,10 @@ async def test_a_compressed_answer(service: LoopbackService, backend: CerebrasBa
 
 
 async def test_an_answer_that_is_no_stream(service: LoopbackService, backend: CerebrasBackend) -> None:
-    service.script(HttpAnswer.json({"choices": [{"message": {"content": "Hello"}}]}), answer("Hello"))
+    service.script(HttpAnswer(content_type="application/json", body=[b'{"choices":', HOLD]), answer("Hello"))
     with pytest.raises(UpstreamError, match="application/json"):
         await anext(backend.generate(chat_prompt(), params()))
+    await service.wait_until(lambda: service.hung_up == 1)
     assert text_of([delta async for delta in backend.generate(chat_prompt(), params())]) == "Hello"
 
 

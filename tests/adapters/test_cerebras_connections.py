@@ -151,7 +151,7 @@ async def test_an_answer_cut_at_a_stop_id_gives_its_connection_up(
     service.script(stream([completion("", [1, 7]), completion("", [4]), HOLD]))
     ids = [list(delta.token_ids) async for delta in backend.generate(token_prompt(stop_ids=(7,)), params())]
     assert ids == [[1, 7], []]
-    await service.wait_until(lambda: service.hung_up == 1)
+    await service.wait_until(lambda: service.hung_up == 1, seconds=0.5)
 
 
 # --- given up ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
+import httpx
 import pytest
 
 from tests.adapters.fake_cerebras import (
@@ -31,6 +33,9 @@ from ws_responses.testing.services import CUT, HOLD, HttpAnswer, LoopbackService
 
 require("cerebras")
 
+from cerebras.cloud.sdk import APITimeoutError
+
+from ws_responses.adapters._cerebras_errors import not_opened
 from ws_responses.adapters.cerebras import CerebrasBackend
 
 
@@ -221,6 +226,22 @@ class TestWithinTheStream:
 
 
 class TestConnections:
+    @pytest.mark.parametrize(
+        ("cause", "code"),
+        [
+            (aiohttp.SocketTimeoutError(), "upstream_timeout"),
+            (aiohttp.ConnectionTimeoutError(), "upstream_unreachable"),
+            (aiohttp.ServerDisconnectedError(), "upstream_unreachable"),
+            (ConnectionResetError(), "upstream_unreachable"),
+        ],
+    )
+    def test_what_was_behind_it_tells_a_silence_from_a_loss(self, cause: Exception, code: str) -> None:
+        """As the transport and the SDK wrap it: all of these look like timeouts on the outside."""
+        request = httpx.Request("POST", "http://x")
+        error, between = APITimeoutError(request), httpx.ConnectTimeout("x")
+        error.__cause__, between.__cause__ = between, cause
+        assert not_opened(error, 60.0).code == code
+
     async def test_nobody_listens(self, service: LoopbackService) -> None:
         await service.shut()
         backend = CerebrasBackend(api_key=KEY, base_url=service.url)

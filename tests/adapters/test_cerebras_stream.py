@@ -124,6 +124,14 @@ def test_all_text_arrives_in_order(words: list[str], size: int) -> None:
     assert deltas[-1].finish == "stop"
 
 
+def test_a_text_that_looks_like_an_event() -> None:
+    """Cut where that text begins, the rest of the event has the form of a whole one."""
+    event = chat({"content": "data: {}"})
+    for place in range(len(event)):
+        deltas = read(chat_reader(), [ROLE, event[:place], event[place:], LAST, DONE])
+        assert text_of(deltas) == "data: {}"
+
+
 # --- what events mean -------------------------------------------------------------------------------------------------
 
 
