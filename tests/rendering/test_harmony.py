@@ -73,6 +73,30 @@ def test_each_turn_of_a_conversation_equals_the_library(phases: tuple[str | None
         assert prompt(renderer, state) == oracle.rendered(PLAIN, items[:end])
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_every_cut_of_a_conversation_with_several_final_messages_equals_the_library(rule: AnalysisRule) -> None:
+    """All 512 of them: reasoning and final messages in one turn, in several, at the beginning of a link and in its middle."""
+    user: Item = {"role": "user", "content": "U"}
+    thought: Item = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "T"}]}
+    final: Item = {"type": "message", "role": "assistant", "content": "F"}
+    call: Item = {"type": "function_call", "call_id": "c", "name": "find", "arguments": "{}"}
+    output: Item = {"type": "function_call_output", "call_id": "c", "output": "O"}
+    items = [user, thought, call, output, thought, final, thought, user, thought, final]
+    expected = oracle.rendered(PLAIN, items, analysis=rule)
+    later = [[thought, user], [thought, final]]
+    expected_later = oracle.rendered(PLAIN, [*items, *later[0], *later[1]], analysis=rule)
+    for cut in range(1 << (len(items) - 1)):
+        turns: list[list[Item]] = [[items[0]]]
+        for at, item in enumerate(items[1:]):
+            if cut >> at & 1:
+                turns.append([item])
+            else:
+                turns[-1].append(item)
+
+        assert prompt(RENDERERS[rule], rendered(turns, rule=rule)) == expected
+        assert prompt(RENDERERS[rule], rendered([*turns, *later], rule=rule)) == expected_later
+
+
 def test_reasoning_comes_back_with_a_call_after_a_final_message() -> None:
     """What the library does, told in one example: it goes by the first final message, and by the last message at all."""
     user: Item = {"role": "user", "content": "U"}

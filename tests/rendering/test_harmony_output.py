@@ -86,6 +86,18 @@ def test_characters_are_never_told_in_parts(drawn: tuple[list[int], list[int]], 
     assert all(piece.text or piece.name for piece in pieces)
 
 
+@given(content=st.binary(max_size=12), whole=st.booleans(), data=st.data())
+def test_bytes_that_are_no_text_are_replaced_as_the_library_does(
+    content: bytes, whole: bool, data: st.DataObject
+) -> None:
+    """Also a character that was cut off at the end: the last piece tells it, as U+FFFD."""
+    single = [TOKENS.encoding.encode_single_token(bytes([byte])) for byte in content]
+    ids = [*spelled("<|channel|>final<|message|>"), *single, *(spelled("<|return|>") if whole else ())]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=6)))
+
+    assert joined(read(ids, cuts)) == expected(oracle.parsed(ids))
+
+
 @given(answers(canonical=True), st.data())
 def test_text_alone_is_read_if_it_spells_the_control_tokens(answer: list[Sampled], data: st.DataObject) -> None:
     """However the text is cut, within a spelled control token too. What is quoted in the content is a control token then."""
@@ -129,6 +141,7 @@ def test_ids_and_text_may_take_turns() -> None:
         ("<|channel|>analysis to=functions.find code<|message|>{}<|call|>", [("call", "find", "{}")]),
         (" to=functions.find<|channel|>commentary<|message|>{}<|call|>", [("call", "find", "{}")]),
         ("<|channel|>final to=user<|message|>Hi.<|return|>", [("text", "final_answer", "Hi.")]),
+        ("<|channel|>final to=everyone<|message|>Hi.<|return|>", [("text", "final_answer", "Hi.")]),
         (
             "<|channel|>commentary to=functions.a<|message|>1<|call|><|start|>assistant<|channel|>final<|message|>2",
             [("call", "a", "1")],

@@ -150,6 +150,16 @@ def test_a_call_that_was_never_answered_does_not_take_the_output_of_a_later_one(
     assert "<|start|>functions.old" not in told(state.ids().tolist())
 
 
+def test_an_answer_without_a_call_leaves_none_open() -> None:
+    """Else an output that belongs to nothing would be told as one of a tool that was called long ago."""
+    renderer = RENDERERS["library"]
+    state = renderer.answered(begun(), spelled("<|channel|>commentary to=functions.old<|message|>{"))
+    state = renderer.answered(state, spelled("<|channel|>final<|message|>F<|return|>"))
+
+    with pytest.raises(CannotRender):
+        renderer.extend(state, encoded([{"type": "function_call_output", "call_id": "c", "output": "O"}]))
+
+
 def test_calls_of_items_and_of_an_answer_are_told_apart() -> None:
     """A client may add a call of its own, with its output, beside that of the answer."""
     renderer = RENDERERS["library"]

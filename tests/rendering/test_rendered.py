@@ -252,3 +252,12 @@ def test_a_state_that_takes_another_beginning_does_not_continue_the_one_that_doe
     assert both.with_tokens([6]).continues(both)
     assert not back.continues(both)
     assert back.common(both) == 3
+
+
+def test_what_is_cut_to_before_a_detour_has_none() -> None:
+    """Else what goes on from there would lose its beginning as soon as it takes the detour."""
+    whole = Rendered.of_tokens([1, 2, 3], None).with_tokens([4, 5])
+    both = whole.with_detour(whole.cut(3), takes_detour=False).with_tokens([6])
+
+    assert both.cut(5).with_tokens([7], takes_detour=True).ids() == array("I", [1, 2, 3, 7])
+    assert both.cut(4).with_tokens([7], takes_detour=True).ids() == array("I", [1, 2, 3, 4, 7])
