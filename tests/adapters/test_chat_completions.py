@@ -41,7 +41,7 @@ class TestConformance(BackendConformance):
 
     @pytest.fixture
     async def hasty_backend(self, service: ChatService) -> AsyncIterator[ChatCompletionsBackend]:
-        limits = HttpLimits(first_event_s=0.2, event_s=0.2, max_event_bytes=64 * 1024)
+        limits = HttpLimits(first_event_s=0.4, event_s=0.4, max_event_bytes=64 * 1024)
         backend = ChatCompletionsBackend(service.base_url, api_key=self.key, limits=limits)
         yield backend
         await backend.aclose()
@@ -500,14 +500,14 @@ class TestConnections:
         self, service: ChatService, make: Callable[..., ChatCompletionsBackend]
     ) -> None:
         """Without this a client that reads slowly would lose its answer."""
-        backend = make(limits=HttpLimits(event_s=0.05))
+        backend = make(limits=HttpLimits(event_s=0.2))
         service.script(HttpAnswer(body=[CHUNK, CHUNK, HOLD, CHUNK, STOP, DONE], apart=True))
 
         deltas = backend.generate(PROMPT, PARAMS)
         text = (await anext(deltas)).text + (await anext(deltas)).text
         service.release()
         looked = anyio.Event()
-        asyncio.get_running_loop().call_later(0.15, looked.set)
+        asyncio.get_running_loop().call_later(0.5, looked.set)
         await looked.wait()  # the timer of the answer has looked, and found nobody waiting
         async for delta in deltas:
             text += delta.text
@@ -517,8 +517,8 @@ class TestConnections:
         self, service: ChatService, make: Callable[..., ChatCompletionsBackend]
     ) -> None:
         """OpenRouter sends them while a model is thinking."""
-        backend = make(limits=HttpLimits(first_event_s=0.4, event_s=0.4))
-        result = await answer(service, backend, *[b": PROCESSING\n\n"] * 8, chunk(content="x"), STOP, DONE, rate=16)
+        backend = make(limits=HttpLimits(first_event_s=1.0, event_s=1.0))
+        result = await answer(service, backend, *[b": PROCESSING\n\n"] * 10, CHUNK, STOP, DONE, rate=8)
 
         assert result.text == "x"
 
@@ -529,7 +529,7 @@ class TestConnections:
     async def test_too_many_generations_wait_for_a_connection(
         self, service: ChatService, make: Callable[..., ChatCompletionsBackend]
     ) -> None:
-        backend = make(limits=HttpLimits(max_connections=1, connect_s=0.1))
+        backend = make(limits=HttpLimits(max_connections=1, connect_s=0.5))
         service.will_answer([Delta(text="a"), Delta(finish="stop")], hold_after=0)
         first = asyncio.create_task(generated(backend.generate(PROMPT, PARAMS)))
         await service.wait_until(lambda: service.running == 1)

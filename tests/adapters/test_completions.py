@@ -36,7 +36,7 @@ class TestConformance(BackendConformance):
 
     @pytest.fixture
     async def hasty_backend(self, service: CompletionsService) -> AsyncIterator[CompletionsBackend]:
-        limits = HttpLimits(first_event_s=0.2, event_s=0.2, max_event_bytes=64 * 1024)
+        limits = HttpLimits(first_event_s=0.4, event_s=0.4, max_event_bytes=64 * 1024)
         backend = CompletionsBackend(service.base_url, api_key=self.key, limits=limits)
         yield backend
         await backend.aclose()
