@@ -24,6 +24,7 @@ from ws_responses.rendering.harmony_sampled import Header, read_header
 from ws_responses.rendering.harmony_spelled import SpelledTokens
 from ws_responses.rendering.harmony_tokens import (
     ANSWER_ENDS,
+    FIRST_SPECIAL,
     MESSAGE,
     MESSAGE_ENDS,
     START,
@@ -67,6 +68,7 @@ class HarmonyParser:
         allowed: Container[str] | None = None,
     ) -> None:
         self._tokens = tokens
+        self._decode = tokens.encoding.decode_bytes
         self._offered = offered
         self._allowed = allowed
         self._place = _Place.HEADER
@@ -89,9 +91,13 @@ class HarmonyParser:
             UpstreamError: It is no answer in this format.
         """
         if token_ids:
-            if not 0 <= min(token_ids) <= max(token_ids) < self._tokens.size:
+            highest = max(token_ids)
+            if min(token_ids) < 0 or highest >= self._tokens.size:
                 raise _nonsense("An id is not in the vocabulary.")
-            self._read(token_ids)
+            if highest < FIRST_SPECIAL and self._place is _Place.CONTENT:
+                self._add_text(token_ids)  # the hot path
+            else:
+                self._read(token_ids)
         elif text:
             if self._spelled is None:
                 self._spelled = SpelledTokens(self._tokens)
@@ -174,7 +180,7 @@ class HarmonyParser:
         self._calls += 1
 
     def _add_text(self, ids: Sequence[int], *, final: bool = False) -> None:
-        text = self._utf8.decode(self._tokens.encoding.decode_bytes(ids) if ids else b"", final=final)
+        text = self._utf8.decode(self._decode(ids) if ids else b"", final)
         if text:
             like = self._content
             self._pieces.append(OutputPiece(kind=like.kind, text=text, call=like.call, phase=like.phase))
