@@ -109,7 +109,7 @@ def test_messages_at_the_very_beginning_stay() -> None:
 def test_a_call_is_never_without_its_output_nor_reasoning_without_what_it_led_to() -> None:
     items = [said_by("user"), REASONING, *call(1), REASONING, *call(2), said_by("assistant", "ok")]
     assert cut(items, 30) == ["r:", "c:f {}", "o:2", "a:ok"]
-    assert cut(items, 18) == ["a:ok"]
+    assert cut(items, 20) == ["a:ok"]
     assert cut(items, 5) is None
 
 

@@ -93,7 +93,7 @@ class TurnAnswer:
     def _advised(self, error: WireError) -> WireError:
         """Return the error with its retry-after in words: a ``response.failed`` has no other place, and Codex reads it there."""
         seconds = retry_after_s(error)
-        if self._announced and seconds is not None:
+        if self._announced and seconds is not None and "try again in" not in error.message:
             error.message = f"{error.message} Please try again in {seconds:g}s."
         return error
 

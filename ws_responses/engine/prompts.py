@@ -13,6 +13,9 @@ from ws_responses.routing import Route
 _KNOWN_TOOLS: Final = 64
 """Lists of tools whose encoded form is remembered: those of the agents at work. One has some 20 kB."""
 
+_KNOWN_BYTES: Final = 64 * 1024
+"""Longest of them: what is remembered here is charged to nobody."""
+
 
 def prompt_of(
     route: Route, answer: Answer, request: Request, tools: bytes | None, choice: ToolChoice
@@ -86,8 +89,9 @@ class ChatTools:
             return None
         key = id(tools), choice.names
         known = self._known.get(key)
-        if known is not None and known[0] is tools:
+        if known is not None:
             return known[1]
         made = chat_tools(tools, choice)
-        self._known[key] = tools, made
+        if len(made) <= _KNOWN_BYTES:
+            self._known[key] = tools, made  # they live as long, so that no others have their id
         return made
