@@ -7,8 +7,9 @@ import pytest
 
 from tests.engine.schema import assert_turn
 from tests.engine.service import LetterRenderer, ScriptedService, last, socket_to
+from ws_responses.engine.choice import parse_choice
 from ws_responses.engine.engine import ResponsesEngine
-from ws_responses.engine.tools import MAX_TOOLS, parse_choice, parse_tools
+from ws_responses.engine.tools import MAX_TOOLS, parse_tools
 from ws_responses.routing import SingleRouter
 
 FIND = {"type": "function", "name": "find"}

@@ -9,7 +9,8 @@ from ws_responses.backends import PromptNotAccepted
 from ws_responses.engine.events import EventWriter
 from ws_responses.engine.generation import Caller, Opened, close, drain, retry_after_s
 from ws_responses.engine.items import ItemWriter
-from ws_responses.engine.planning import Plan, Planner
+from ws_responses.engine.plan import Plan
+from ws_responses.engine.planning import Planner
 from ws_responses.engine.reading import AnswerReader
 from ws_responses.engine.response import IncompleteReason, ResponseObjects, usage_object, with_output
 from ws_responses.errors import StreamTruncated, WireError

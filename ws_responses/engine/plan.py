@@ -1,0 +1,99 @@
+"""A turn, ready to be answered, and what is kept of it."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from ws_responses.backends import ChatPrompt, GenerateParams, TokenPrompt
+from ws_responses.engine.request import Request
+from ws_responses.errors import InvalidRequest
+from ws_responses.rendering.cache import Kept, Rendering
+from ws_responses.rendering.rendered import Rendered
+from ws_responses.rendering.renderer import Answer, ToolChoice, ToolSet
+from ws_responses.routing import Route
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and answer do not fit into the context window."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, prompt: int, answer: int, window: int) -> None:
+        super().__init__(
+            f"Your input exceeds the context window of this model: it has {prompt} tokens, {answer} are asked for the answer, "
+            f"and the window has {window}.",
+            param="input",
+        )
+
+
+class EngineKept(Kept, frozen=True, kw_only=True):
+    """What the engine keeps of a turn.
+
+    Attributes:
+        session: Name of the conversation, for services that keep a slot or a session for each.
+    """
+
+    session: str = ""
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """What of a turn does not depend on its route.
+
+    Attributes:
+        request: The request.
+        items: New input items.
+        tools: What is offered; None for nothing.
+        tools_echo: ``tools`` of the request as response objects repeat them.
+        choice: Which tools may or must be called.
+        session: Name of the conversation.
+    """
+
+    request: Request
+    items: Sequence[bytes]
+    tools: ToolSet | None
+    tools_echo: bytes
+    choice: ToolChoice
+    session: str
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """A turn, ready to be answered.
+
+    Attributes:
+        draft: What does not depend on the route.
+        route: Who answers.
+        resolved: Items that were changed for the backend, by their place in the input.
+        rendering: The conversation.
+        answer: How the answer is sampled.
+        prompt: What the backend is given.
+        params: How it is to sample.
+        truncated: The prompt is not the whole conversation.
+    """
+
+    draft: Draft
+    route: Route
+    resolved: Mapping[int, bytes]
+    rendering: Rendering
+    answer: Answer
+    prompt: TokenPrompt | ChatPrompt
+    params: GenerateParams
+    truncated: bool
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of the prompt; None if they are not counted here."""
+        return self.answer.prompt.end if isinstance(self.prompt, TokenPrompt) else None
+
+    def kept(self, state: Rendered | None) -> EngineKept:
+        """Return what the next turn can go on from.
+
+        Args:
+            state: The conversation, this turn's answer included; None if it has no form.
+        """
+        return EngineKept(
+            key=None if state is None else self.rendering.key,
+            state=state,
+            route=self.route,
+            resolved=self.resolved,
+            session=self.draft.session,
+        )
