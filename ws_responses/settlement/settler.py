@@ -40,7 +40,7 @@ class Delivery:
         error: Why it was given up; None if it was delivered, or is on its way.
     """
 
-    __slots__ = ("done", "error", "parent", "record", "scope", "submitted_at")
+    __slots__ = ("done", "error", "parent", "record", "scope", "submitted_at", "task")
 
     def __init__(self, record: TurnRecord, parent: "Delivery | None", submitted_at: float) -> None:
         self.record = record
@@ -49,6 +49,8 @@ class Delivery:
         self.done = Flag()
         self.error: Exception | None = None
         self.scope: anyio.CancelScope | None = None
+        self.task: object = None
+        """What ``spawn`` returned: on asyncio a task lives only as long as somebody holds it."""
 
 
 class Settler:
@@ -141,7 +143,7 @@ class Settler:
         self._pending[record.turn_id] = delivery
         if record.response_id is not None:
             self._by_response[record.tenant, record.response_id] = delivery
-        spawn(lambda: self._deliver(delivery))
+        delivery.task = spawn(lambda: self._deliver(delivery))
         return delivery
 
     async def wait(self, delivery: Delivery) -> bool:
@@ -228,7 +230,7 @@ class Settler:
             return
         record = delivery.record
         delivery.error = error
-        delivery.parent = None
+        delivery.parent = delivery.task = None
         if self._pending.get(record.turn_id) is delivery:
             del self._pending[record.turn_id]
         key = (record.tenant, record.response_id or "")

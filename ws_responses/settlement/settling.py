@@ -19,6 +19,11 @@ class Settling:
         self._spawn = spawn
         self._deliveries: list[Delivery] = []
 
+    @property
+    def before_terminal(self) -> bool:
+        """Whether the terminal event waits for the record."""
+        return self._settler.settlement.before_terminal
+
     def submit(self, record: TurnRecord) -> Delivery:
         """Take the record of a turn; does not wait."""
         if len(self._deliveries) >= 2 * self._settler.settlement.max_unsettled:
@@ -31,7 +36,7 @@ class Settling:
     async def settle(self, record: TurnRecord) -> None:
         """Take the record of a turn; with ``before_terminal`` return when it is delivered, or that has taken too long."""
         delivery = self.submit(record)
-        if self._settler.settlement.before_terminal and not delivery.done.is_set():
+        if self.before_terminal and not delivery.done.is_set():
             await self._settler.wait(delivery)
 
     async def drain(self) -> list[TurnRecord]:
