@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.rendering import oracle
 from tests.rendering.conversations import SPECIAL_TEXTS, Item, conversations, cuts, encoded, render_settings, texts
 from tests.rendering.gpt_oss import TOKENS, told
+from ws_responses.errors import ConfigurationError
 from ws_responses.rendering.harmony import HarmonyRenderer
 from ws_responses.rendering.harmony_state import AnalysisRule
 from ws_responses.rendering.harmony_tokens import FIRST_SPECIAL, HarmonyTokens
@@ -306,6 +307,11 @@ def test_the_name_tells_what_changes_the_tokens() -> None:
 
     assert names[0] == "harmony"
     assert len(set(names)) == len(names)
+
+
+def test_a_rule_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="until_final"):
+        HarmonyRenderer(analysis="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @settings(max_examples=40)

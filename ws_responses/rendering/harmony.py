@@ -5,11 +5,11 @@ conversation, token for token. What was sampled stays as it was sampled.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from ws_responses.errors import excerpt
+from ws_responses.errors import ConfigurationError, excerpt
 from ws_responses.rendering.harmony_items import add_item
 from ws_responses.rendering.harmony_output import HarmonyParser
 from ws_responses.rendering.harmony_prompt import developer_text, system_text
@@ -36,7 +36,7 @@ class HarmonyRenderer:
             of a service's prompt cache than ``"library"``, ``"keep"`` keeps all of it.
 
     Raises:
-        ConfigurationError: The packages of the extra ``tokens`` are missing.
+        ConfigurationError: ``analysis`` is none of its values, or the packages of the extra ``tokens`` are missing.
     """
 
     produces: Literal["tokens"] = "tokens"
@@ -48,6 +48,8 @@ class HarmonyRenderer:
         knowledge_cutoff: str = KNOWLEDGE_CUTOFF,
         analysis: AnalysisRule = "library",
     ) -> None:
+        if analysis not in get_args(AnalysisRule):
+            raise ConfigurationError(f"analysis must be one of {get_args(AnalysisRule)}, not {analysis!r}")
         self._tokens = HarmonyTokens(load_encoding("o200k_harmony"))
         self._current_date = current_date
         self._knowledge_cutoff = knowledge_cutoff
