@@ -175,15 +175,15 @@ class Call:
 
     async def read_to_the_end(self) -> None:
         """Read what is left, for a while, and close it."""
-        async with self._stream:
-            with suppress(*LOST):
-                async with asyncio.timeout(END_S):
-                    async for _ in self.chunks:
-                        pass
+        with suppress(*LOST):
+            async with self._stream, asyncio.timeout(END_S):
+                async for _ in self.chunks:
+                    pass
 
     async def close(self) -> None:
         """Close the connection at once, unless the body was read to its end: the service sees it, and stops."""
-        await self._stream.close()
+        with suppress(*LOST):
+            await self._stream.close()
 
 
 def _silence_s(client: AsyncCerebras) -> float | None:

@@ -144,6 +144,14 @@ async def test_an_idle_connection_that_the_service_closed_is_not_used(
     assert service.connections == 2
 
 
+async def test_an_idle_connection_is_kept_for_a_time(service: LoopbackService) -> None:
+    backend = CerebrasBackend(api_key=KEY, base_url=service.url, keepalive_s=0.01)
+    service.script(answer("a"))
+    assert await talk(backend) == "a"
+    await service.wait_until(lambda: service.open == 0)
+    await backend.aclose()
+
+
 async def test_an_answer_cut_at_a_stop_id_gives_its_connection_up(
     service: LoopbackService, backend: CerebrasBackend
 ) -> None:

@@ -267,16 +267,16 @@ class TestConnections:
         assert error.code == "upstream_unreachable"
 
     async def test_silence_before_the_answer(self, service: LoopbackService) -> None:
-        backend = CerebrasBackend(api_key=KEY, base_url=service.url, timeout_s=0.05)
+        backend = CerebrasBackend(api_key=KEY, base_url=service.url, timeout_s=0.3)
         service.script(HttpAnswer(held=True))
         _, error = await fails(backend)
         assert isinstance(error, UpstreamTimeout)
-        assert "no answer within 0.05 seconds" in error.message
+        assert "no answer within 0.3 seconds" in error.message
         await service.wait_until(lambda: service.hung_up == 1)
         await backend.aclose()
 
     async def test_silence_within_the_answer(self, service: LoopbackService) -> None:
-        backend = CerebrasBackend(api_key=KEY, base_url=service.url, timeout_s=0.05)
+        backend = CerebrasBackend(api_key=KEY, base_url=service.url, timeout_s=0.3)
         service.script(stream([ROLE, chat({"content": "a"}), HOLD]))
         deltas, error = await fails(backend)
         assert text_of(deltas) == "a"
