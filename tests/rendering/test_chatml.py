@@ -166,6 +166,13 @@ def test_a_vocabulary_without_borders_is_refused() -> None:
         ChatMLRenderer(TiktokenTokenizer(encoding(("<|endoftext|>",))))
 
 
+def test_calls_without_text() -> None:
+    text = text_of(rendered([call(1), call(2), said("Then.")]), tagged())
+
+    written = '<tool_call>\n{"name": "find", "arguments": {"q":"a"}}\n</tool_call>'
+    assert text == f"<|im_start|>assistant\n{written}\n{written}<|im_end|>\n<|im_start|>assistant\nThen.<|im_end|>"
+
+
 @pytest.mark.parametrize(
     ("arguments", "written"),
     [
@@ -328,6 +335,8 @@ def test_sampled_ids_stay_as_they_were_sampled(tokenizer: TiktokenTokenizer, tex
     prompt = renderer.answer(state, AUTO, NOTHING).prompt.ids().tolist()
     ids = after.ids().tolist()
     assert ids[: len(prompt) + len(one_by_one)] == prompt + one_by_one
+    closing = text_of(after, tokenizer)[len(tokenizer.decode(prompt + one_by_one).decode()) :]
+    assert closing in {"<|im_end|>", "\n</tool_call><|im_end|>"}
     assert ids[-1] == end
     assert after.before is state
     follow_up = renderer.extend(after, encoded([said("more")]))

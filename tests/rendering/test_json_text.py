@@ -63,6 +63,7 @@ def test_what_is_no_escape_stays(written: str, said: str) -> None:
     assert unescape(written) == said
 
 
+@example({"a": 'x"}\\', "b": "\\"}, "}", [1])
 @given(value=json_values(), tail=st.sampled_from(["}", ", 1", "]", " </tool_call>", "\n"]), sizes=SIZES)
 def test_the_end_of_a_value_is_found(value: object, tail: str, sizes: list[int]) -> None:
     """Without this arguments would run into what follows them, or end at a bracket inside a string."""

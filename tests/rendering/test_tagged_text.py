@@ -118,7 +118,10 @@ def of_ids(ids: Sequence[int], sizes: Sequence[int], tokenizer: TiktokenTokenize
         ),
         ('<tool_call>\n{"name": "find", "arguments": {"q": 1', [("call", "find", '{"q": 1', 0)]),
         ('<tool_call>\n{"name": "find", "argum', [("text", None, '<tool_call>\n{"name": "find", "argum', 0)]),
+        ('<tool_call>{"name": "patch", "arguments": {"x": 1', [("call", "patch", '{"x": 1', 0)]),
         ("<tool_call>none</tool_call>", [("text", None, "<tool_call>none</tool_call>", 0)]),
+        ("a \n<tool_call>none", [("text", None, "a \n<tool_call>none", 0)]),
+        (f"a{' ' * 70}{CALL}", [("text", None, f"a{' ' * 6}", 0), ("call", "find", '{"q": "a"}', 0)]),
         ("The tag <think> begins a thought.", [("text", None, "The tag <think> begins a thought.", 0)]),
         ("a < b, <to", [("text", None, "a < b, <to", 0)]),
         ("<think>\nnever closed ", [("reasoning", None, "never closed ", 0)]),
@@ -217,9 +220,11 @@ def test_text_counts_where_ids_were_lost() -> None:
     tokenizer = tagged()
     lost = tokenizer.encode("漢字🙂")[-1:]
 
-    assert read([([tokenizer.encode("Hi ")[0]], "Hi "), (lost, "🙂")], TagParser(TOOLS, source())) == [
-        ("text", None, "Hi 🙂", 0)
-    ]
+    for before, ids, kind in (
+        ("Hi ", tokenizer.encode("Hi ")[:1], "text"),
+        ("", [tokenizer.special("<think>")], "reasoning"),
+    ):
+        assert read([(ids, before), (lost, "🙂")], TagParser(TOOLS, source())) == [(kind, None, f"{before}🙂", 0)]
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["token by token", "in one piece"])

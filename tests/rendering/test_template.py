@@ -107,7 +107,7 @@ def canonical(item: Item) -> Item:
 
 
 @pytest.mark.parametrize("vocabulary", ["plain", "tagged"])
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(items=conversations())
 def test_the_template_of_a_family_gives_what_its_renderer_gives(vocabulary: str, items: list[Item]) -> None:
     """Without this one of the two would be wrong: they are made independently of each other."""
@@ -130,7 +130,7 @@ def test_the_template_of_a_family_gives_what_its_renderer_gives(vocabulary: str,
 
 
 @pytest.mark.parametrize("template", [BARE, THINKING], ids=["bare", "thinking"])
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_any_cut_into_turns_gives_the_same_ids(template: str, data: st.DataObject) -> None:
     """Without this what a model sees would depend on how the client cut its conversation."""
@@ -240,7 +240,8 @@ def test_two_answers_in_a_row() -> None:
     renderer = renderer_of()
     state = rendered(renderer, [user("hi")])
 
-    twice = renderer.answered(renderer.answered(state, tokenizer.encode("one")), tokenizer.encode("two"))
+    letters = [token for letter in "two" for token in tokenizer.encode(letter)]
+    twice = renderer.answered(renderer.answered(state, tokenizer.encode("one")), letters)
     after = renderer.extend(twice, encoded([user("more")]))
 
     assert after.common(twice) == twice.end
@@ -248,6 +249,29 @@ def test_two_answers_in_a_row() -> None:
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>\n"
         "<|im_start|>user\nmore<|im_end|>\n"
     )
+
+
+def test_an_answer_that_another_token_ended_is_ended_by_the_template() -> None:
+    tokenizer = tagged()
+    renderer = TemplateRenderer(tokenizer, BARE, specials=BORDERS, stops=("<|im_end|>", "<|endoftext|>"))
+    state = rendered(renderer, [user("hi")])
+
+    answered = renderer.answered(state, [*tokenizer.encode("one"), tokenizer.special("<|endoftext|>")])
+
+    assert text_of(renderer.extend(answered, encoded([user("more")]))) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n"
+    )
+
+
+def test_a_message_that_goes_on_unseen_has_gone_on() -> None:
+    """Without this what a template shows later only would be lost."""
+    renderer = renderer_of(
+        "{% for message in messages %}<|im_start|>{{ message.role }}<|im_end|>{% endfor %}{{ messages[0].tool_calls | length }}"
+    )
+
+    state = rendered(renderer, [call(1)], [call(2)], [user("more")])
+
+    assert text_of(state) == "<|im_start|>assistant<|im_end|><|im_start|>user<|im_end|>2"
 
 
 def test_a_prompt_that_opens_a_thought_is_read_so() -> None:
@@ -315,6 +339,8 @@ def test_parts_of_control_tokens_do_not_become_one(special: str) -> None:
         state = rendered(renderer, [user(special[:cut]), user(special[cut:])], [user("\ufdd0\ufdd1")])
         assert tokenizer.special(special) not in state.ids()
         assert text_of(state) == f"{special}\ufdd0\ufdd1<{special[:cut]}>"
+        opened = renderer_of(f"{special[:cut]}{{{{ messages[0].content }}}}")
+        assert tokenizer.special(special) not in rendered(opened, [user(special[cut:])]).ids()
     inner = rendered(renderer, [user(special[1:-1])])
     assert tokenizer.special(special) not in inner.ids()
 
