@@ -256,9 +256,12 @@ def test_an_answer_that_another_token_ended_is_ended_by_the_template() -> None:
     renderer = TemplateRenderer(tokenizer, BARE, specials=BORDERS, stops=("<|im_end|>", "<|endoftext|>"))
     state = rendered(renderer, [user("hi")])
 
-    answered = renderer.answered(state, [*tokenizer.encode("one"), tokenizer.special("<|endoftext|>")])
+    letters = [token for letter in "one" for token in tokenizer.encode(letter)]
+    answered = renderer.answered(state, [*letters, tokenizer.special("<|endoftext|>")])
+    after = renderer.extend(answered, encoded([user("more")]))
 
-    assert text_of(renderer.extend(answered, encoded([user("more")]))) == (
+    assert after.common(answered) == answered.end
+    assert text_of(after) == (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n"
     )
 
@@ -340,7 +343,7 @@ def test_parts_of_control_tokens_do_not_become_one(special: str) -> None:
         assert tokenizer.special(special) not in state.ids()
         assert text_of(state) == f"{special}\ufdd0\ufdd1<{special[:cut]}>"
         opened = renderer_of(f"{special[:cut]}{{{{ messages[0].content }}}}")
-        assert tokenizer.special(special) not in rendered(opened, [user(special[cut:])]).ids()
+        assert tokenizer.special(special) not in rendered(opened, [user(f"{special[cut:]} and")]).ids()
     inner = rendered(renderer, [user(special[1:-1])])
     assert tokenizer.special(special) not in inner.ids()
 
