@@ -47,8 +47,8 @@ class ChatRenderer:
     message).
 
     Args:
-        reasoning_field: Member of an assistant's message that takes the reasoning of earlier answers: ``reasoning``
-            (Cerebras, vLLM, OpenRouter), ``reasoning_content`` (DeepSeek, SGLang); None leaves it out.
+        reasoning_field: Member of an assistant's message that takes the reasoning of earlier answers, as the service knows it:
+            ``reasoning`` at Cerebras, ``reasoning_content`` at some others; None leaves it out.
         developer_role: Role of developer messages and instructions. Every server knows ``system``.
 
     Attributes:
