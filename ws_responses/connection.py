@@ -31,6 +31,7 @@ from ws_responses.protocol.session import (
 from ws_responses.protocol.session import (
     Send as SendFrame,
 )
+from ws_responses.settlement import Settling
 from ws_responses.spawn import Spawner
 from ws_responses.state.budget import Budget
 from ws_responses.state.cache import ConnectionCache
@@ -38,6 +39,7 @@ from ws_responses.state.interning import Interner
 from ws_responses.state.node import ResponseNode
 from ws_responses.storing import StoreQueue
 from ws_responses.turn import TurnRun
+from ws_responses.turn_record import Transport
 from ws_responses.upstreams.base import Principal, Upstream
 from ws_responses.watchdog import Watchdog
 from ws_responses.writer import Writer
@@ -94,6 +96,7 @@ class Connection:
         "reporter",
         "session",
         "settings",
+        "settling",
         "stores",
         "tenant",
         "upstream",
@@ -155,6 +158,7 @@ class Connection:
             self.limits.trailing_timeout_s, self.session.look_every_s, float("inf") if send_s is None else send_s / 4
         )
         self._idle: anyio.Event | None = None
+        self.settling: Settling | None = None
         self._tasks: TaskGroup
         self._spawner: Spawner
 
@@ -173,6 +177,8 @@ class Connection:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._spawner = Spawner(self._tasks, contextvars.copy_context())
+                if self.registry.settler is not None:
+                    self.settling = Settling(self.registry.settler, self._spawner.spawn)
                 self._watchdog.start(self._tasks)
                 if self.registry.draining:
                     self.retire()
@@ -269,6 +275,8 @@ class Connection:
         for run in self._runs:
             run.cancel()
         await self._wait_for_runs(limits.abort_timeout_s)
+        if self.settling is not None:
+            await self.settling.drain()
         # The helpers end by themselves: the traceback of a cancelled task would lead back to here.
         self._over.set()
         if self._outbox is not None:
@@ -351,6 +359,11 @@ class Connection:
         # An event of the turn may still wait to be written. An app that stops takes it along, and the closing event would
         # come after a gap. Without one there is nothing to wait for.
         self._tasks.start_soon(self._stop, run, None if error is None else self.writer.mark())
+
+    def stop(self, run: TurnRun) -> None:
+        """Ask the upstream of a turn that is over to end, at once (for the safety of a turn)."""
+        if run in self._runs:
+            self._abort(run, None)
 
     def _tell_gone(self, run: TurnRun) -> None:
         run.abort(None)
@@ -508,6 +521,11 @@ class Connection:
         """Whether the app itself produced and stored a response, so that its id can be forwarded."""
         settings = self.settings
         return settings.history == "forward" and own_id and create.stored and settings.app_store == "keep"
+
+    @property
+    def transport(self) -> Transport:
+        """How its turns come: by a socket, or as the one turn of an HTTP request."""
+        return "http" if self.handshake.scope["type"] == "http" else "socket"
 
     @property
     def interner(self) -> Interner:

@@ -16,9 +16,12 @@ from ws_responses.errors import ConfigurationError, Forbidden, Refused
 from ws_responses.handshake import Handshake, deny, deny_with
 from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
 from ws_responses.limits import Limits
+from ws_responses.quota import Quota
 from ws_responses.registry import Guest, Registry, Seat
 from ws_responses.rendering.renderer import Renderer
+from ws_responses.safety import Safety
 from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf
+from ws_responses.settlement import Settlement
 from ws_responses.state.store import ResponseStore
 from ws_responses.upstreams.asgi import AsgiUpstream
 from ws_responses.upstreams.base import Upstream
@@ -117,6 +120,9 @@ class ResponsesWebSocketMiddleware:
         handshake_headers: Gives headers for the 101 answer.
         on_close: Is told the ids that a closed connection leaves unresolvable on it.
         hooks: Are told all facts.
+        quota: May refuse a turn before it runs.
+        safety: Judges what is new in each turn, and what is answered.
+        settlement: Is given one record of each turn.
         clock: The clock of all time limits.
 
     Raises:
@@ -154,6 +160,9 @@ class ResponsesWebSocketMiddleware:
         handshake_headers: HandshakeHeaders | None = None,
         on_close: OnClose | None = None,
         hooks: Sequence[Hook] = (),
+        quota: Quota | None = None,
+        safety: Safety | None = None,
+        settlement: Settlement | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not callable(app):
@@ -196,6 +205,9 @@ class ResponsesWebSocketMiddleware:
             accept_wrapped=accept_wrapped,
             handshake_headers=handshake_headers,
             on_close=on_close,
+            quota=quota,
+            safety=safety,
+            settlement=settlement,
             clock=clock or MonotonicClock(),
         )
         self._settings = settings

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from ws_responses.errors import ConnectionsExhausted, Refused, Unauthorized, Unavailable
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import Reporter, StoreFailed
+from ws_responses.safety import Judge
 from ws_responses.settings import Settings
+from ws_responses.settlement import Settler
 from ws_responses.state.budget import Ledger, TenantAccount
 from ws_responses.state.node import Record, ResponseNode
 from ws_responses.state.store import InProcessStore, ResponseStore, StoreKey
@@ -130,6 +132,8 @@ class Registry:
         self.store: ResponseStore | None = (
             InProcessStore(self.ledger, settings.clock.now) if isinstance(store, str) else store
         )
+        self.judge = None if settings.safety is None else Judge(settings.safety, settings.clock)
+        self.settler = None if settings.settlement is None else Settler(settings.settlement, settings.clock)
         self.connections: set[Connection] = set()
         self.draining = False
         self.deletions = 0

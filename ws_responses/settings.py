@@ -9,7 +9,10 @@ from ws_responses.clock import Clock
 from ws_responses.errors import ConfigurationError
 from ws_responses.handshake import Handshake
 from ws_responses.limits import Limits
+from ws_responses.quota import Quota
 from ws_responses.rendering.renderer import Renderer
+from ws_responses.safety import Safety
+from ws_responses.settlement import Settlement
 from ws_responses.upstreams.base import Principal
 from ws_responses.upstreams.bodies import AppStore, History, Prepare
 from ws_responses.validation import OpenCalls
@@ -56,6 +59,9 @@ class Settings:
     accept_wrapped: bool
     handshake_headers: HandshakeHeaders | None
     on_close: OnClose | None
+    quota: Quota | None
+    safety: Safety | None
+    settlement: Settlement | None
     clock: Clock
 
     def __post_init__(self) -> None:

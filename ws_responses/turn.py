@@ -3,10 +3,12 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
+from msgspec import Raw
 from msgspec.structs import replace
 
 from ws_responses.errors import (
@@ -18,11 +20,15 @@ from ws_responses.errors import (
 from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
 from ws_responses.protocol import events
 from ws_responses.protocol.session import Actions, Turn, TurnPhase
+from ws_responses.quota import QuotaRequest, ask_quota
 from ws_responses.rendering.cache import Rendering
+from ws_responses.safety import About, SafetyState, SafetyTurn
+from ws_responses.settlement import TurnRecord
 from ws_responses.spawn import Cancel
 from ws_responses.state.history import join_items
 from ws_responses.state.interning import Interned
 from ws_responses.state.node import Record, ResponseNode, record_bytes
+from ws_responses.turn_record import turn_record
 from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members, warm_up_response
@@ -93,6 +99,9 @@ class TurnRun:
         self._started_at = connection.clock.now()
         self._first_event_at: float | None = None
         self._response_id: str | None = None
+        self._safety: SafetyTurn | None = None
+        self._ran = False
+        self._settled = connection.settling is None
         self._shares = False
         self._skipped = 0
         self.stream = TurnStream(
@@ -130,14 +139,18 @@ class TurnRun:
             self.event = _discard
             self.delta = _discard_text
             self.cancel = _nothing_to_cancel
+            self._safety = None
 
     async def _steps(self) -> None:
         connection = self._connection
-        for step in (self._authorize, self._find_parent):
+        for step in (self._authorize, self._admit, self._find_parent):
             await step()
             if self.ended:
                 return  # aborted meanwhile
         self._validate()
+        await self._judge()
+        if self.ended:
+            return  # aborted meanwhile
         connection.reporter.report(
             TurnStarted(
                 connection_id=connection.id,
@@ -154,14 +167,67 @@ class TurnRun:
         if self.turn.create.warm_up:
             await self._warm_up()
             return
-        await connection.upstream.run(self.info, self)
+        await self._answer()
         if not self.ended:
             raise StreamTruncated
+
+    async def _answer(self) -> None:
+        """Let the upstream answer, behind the gate if its output is judged."""
+        connection, safety = self._connection, self._safety
+        self._ran = True
+        if safety is None:
+            await connection.upstream.run(self.info, self)
+            return
+        self.info.judgement = safety.judgement
+        self.info.unjudged = safety.beside
+        await safety.run(partial(connection.upstream.run, self.info), self, stop=partial(connection.stop, self))
 
     async def _authorize(self) -> None:
         connection = self._connection
         if connection.settings.authorize is not None:
             self.info.principal = await connection.authorize(self.info.model)
+
+    async def _admit(self) -> None:
+        """Ask the quota; hold up a chain of which too much is not settled."""
+        connection, create = self._connection, self.turn.create
+        if connection.settings.quota is not None:
+            request = QuotaRequest(
+                turn_id=self.turn.id,
+                tenant=connection.tenant,
+                principal_id=None if self.info.principal is None else self.info.principal.id,
+                model=create.model,
+                warm_up=create.warm_up,
+                parent_id=create.previous_response_id,
+                input_bytes=create.size,
+            )
+            limit = connection.limits.authorize_timeout_s
+            await ask_quota(connection.settings.quota, request, clock=connection.clock, timeout_s=limit)
+        if connection.registry.settler is not None:
+            await connection.registry.settler.admit(connection.tenant, create.previous_response_id)
+
+    async def _judge(self) -> None:
+        """Step 3: the delta, before inference or beside it."""
+        judge, info, parent = self._connection.registry.judge, self.info, self._parent
+        if judge is None:
+            return
+        state = None if parent is None else parent.safety
+        about = About(
+            turn_id=info.id,
+            tenant=info.tenant,
+            principal_id=None if info.principal is None else info.principal.id,
+            model=info.model,
+        )
+        members: dict[str, Raw | Interned] = dict(info.create.body)
+        kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
+        members |= {name: interned for name, interned in kept.items() if interned is not None}
+        self._safety = SafetyTurn(judge, about)
+        await self._safety.judge(
+            info.delta,
+            members=members,
+            state=state if isinstance(state, SafetyState) else None,
+            history=() if parent is None or state is not None else info.history(),
+            at_once=info.warm_up,
+        )
 
     async def _find_parent(self) -> None:
         """Step 1: connection cache, store, not found."""
@@ -302,7 +368,7 @@ class TurnRun:
         if end.kind == events.FAILED:
             self._evict_parent()
             code = failure_code(end.frame)
-        else:
+        elif not self._is_blocked():
             node = self._commit(end)
             if node is not None:
                 await self._connection.store_node(node)
@@ -312,8 +378,14 @@ class TurnRun:
     async def _end(self, frame: bytes, outcome: str, code: str | None, usage: bytes | None = None) -> None:
         if self.ended:
             return
-        write = self._write
         connection = self._connection
+        if connection.settling is not None and connection.settling.before_terminal:
+            # Before the lane is free: what its next turn writes must come after this.
+            self._settled = True
+            await connection.settling.settle(self._turn_record(outcome, code, usage))
+            if self.turn.phase is TurnPhase.ENDED:
+                return  # aborted meanwhile
+        write = self._write
         actions = self._settle(outcome, code, usage)
         # The write is begun before anything else may write on this lane, and awaited after the next turn was started.
         written = write(frame)
@@ -332,12 +404,15 @@ class TurnRun:
             connection.cache.unpin(self._parent.id)
         actions = connection.session.turn_ended(self.turn, now)
         connection.turn_over(self)
+        if not self._settled and connection.settling is not None:
+            self._settled = True
+            connection.settling.submit(self._turn_record(outcome, code, usage))
         first = self._first_event_at
         connection.reporter.report(
             TurnFinished(
                 connection_id=connection.id,
                 turn_id=self.turn.id,
-                response_id=self._response_id or (self.stream.response_id if self.stream.created else None),
+                response_id=self._told_id,
                 lane=self.info.lane,
                 model=self.info.model,
                 warm_up=self.info.warm_up,
@@ -352,6 +427,35 @@ class TurnRun:
             )
         )
         return actions
+
+    def _turn_record(self, outcome: str, code: str | None, usage: bytes | None) -> TurnRecord:
+        connection, now = self._connection, self._connection.clock.now()
+        first = self._first_event_at
+        return turn_record(
+            self.info,
+            self._safety,
+            outcome=outcome,
+            code=code,
+            usage=usage,
+            response_id=self._told_id,
+            ran=self._ran,
+            draining=connection.registry.draining,
+            first_event_s=None if first is None else first - self._started_at,
+            duration_s=now - self._started_at,
+            events=self.stream.events,
+            transport=connection.transport,
+        )
+
+    @property
+    def _told_id(self) -> str | None:
+        """Id of the response as the client was told it; None if it was told none."""
+        return self._response_id or (self.stream.response_id if self.stream.created else None)
+
+    def _is_blocked(self) -> bool:
+        """Whether a classifier has blocked the answer: its id cannot be continued then."""
+        judgement = None if self._safety is None else self._safety.judgement
+        safety = self._connection.settings.safety
+        return judgement is not None and judgement.blocked and not (safety is not None and safety.continue_blocked)
 
     def _evict_parent(self) -> None:
         parent = self._parent
@@ -384,6 +488,7 @@ class TurnRun:
             instructions=self.info.interned_instructions,
             known_to_app=connection.app_keeps(self.turn.create, own_id=end.own_id),
             kept=self.info.kept,
+            safety=None if self._safety is None else self._safety.state,
         )
         connection.cache.add(node)
         return node
@@ -416,6 +521,8 @@ class TurnRun:
         size = record_bytes(record, None if parent is None else parent.record, stored=stored)
         if self.info.kept is not None:
             size += self.info.kept.bytes_since(None if parent is None else parent.kept)
+        if self._safety is not None:
+            size += self._safety.state.size
         budgets = connection.reserve(size, stored=stored)
         if budgets is None:
             connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=record.id, size=size))

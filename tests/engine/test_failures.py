@@ -27,11 +27,11 @@ def busy(retry_after: str | None = None, **headers: str) -> UpstreamError:
     return UpstreamError("Too busy.", status=503, code="server_is_overloaded", headers=headers)
 
 
-async def told(*steps: Step, **options: Any) -> list[dict[str, Any]]:
+async def told(*steps: Step, announce: Announce = "at_once") -> list[dict[str, Any]]:
     """The events of a turn that goes wrong so, on an engine that asks once; the next turn must be fine."""
     service = ScriptedService()
     service.will(steps)
-    async with socket_to(ResponsesEngine(service, retry=ONCE, **options)) as ws:
+    async with socket_to(ResponsesEngine(service, retry=ONCE, announce=announce)) as ws:
         events = await ws.turn(CREATE)
         assert_turn(await ws.turn(CREATE))
     assert service.running == 0
@@ -50,6 +50,15 @@ async def test_retry_after_is_told_in_words_where_there_are_no_headers() -> None
     """Codex reads it out of the message of a failed response."""
     events = await told(busy("7"))
     assert last(events)["error"]["message"] == "Too busy. Please try again in 7s."
+
+
+async def test_by_default_a_response_is_announced_with_its_output() -> None:
+    """Most clients wait for status and retry-after, and some know no ``response.failed``."""
+    service = ScriptedService()
+    service.will([busy("7")])
+    async with socket_to(ResponsesEngine(service, retry=ONCE)) as ws:
+        (error,) = await ws.turn(CREATE)
+    assert (error["type"], error["headers"]) == ("error", {"retry-after": "7"})
 
 
 async def test_announced_with_its_output_a_response_that_never_began_is_an_error() -> None:
@@ -175,7 +184,7 @@ async def test_a_generation_that_raises_when_it_is_closed_harms_nobody(caplog: p
 
 
 async def asked(service: ScriptedService, clock: Clock, **retry: Any) -> list[dict[str, Any]]:
-    engine = ResponsesEngine(service, retry=Retry(**retry), clock=clock)
+    engine = ResponsesEngine(service, retry=Retry(**retry), clock=clock, announce="at_once")
     async with socket_to(engine) as ws:
         return await ws.turn(CREATE)
 

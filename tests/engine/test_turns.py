@@ -335,8 +335,8 @@ async def test_a_backend_that_takes_neither_is_an_error() -> None:
     service = ScriptedService("tokens")
     service.will([PromptNotAccepted("This model takes no token ids.")])
     async with socket_to(ResponsesEngine(service, renderer=LetterRenderer())) as ws:
-        events = await ws.turn({**CREATE, "input": "hi"})
-        assert last(events)["error"]["code"] == "prompt_kind_not_accepted"
+        (error,) = await ws.turn({**CREATE, "input": "hi"})
+        assert error["error"]["code"] == "prompt_kind_not_accepted"
         assert_turn(await ws.turn({**CREATE, "input": "hi"}))
 
 

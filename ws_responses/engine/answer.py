@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -71,6 +72,7 @@ class TurnAnswer:
     async def run(self, *, at_once: bool) -> None:
         """Answer it; see ``ResponsesEngine.run``."""
         self._turn.rendering = self._plan.rendering
+        self._turn.route_name = self._plan.route.name
         self._counts.truncated += self._plan.truncated
         if at_once:
             await self._announce()
@@ -121,6 +123,7 @@ class TurnAnswer:
             draft.tools,
             single_call=not draft.request.parallel_tool_calls,
         )
+        self._turn.usage_so_far = partial(self._usage, reader)
         await self._read(opened, reader)
         reason = await reader.end()
         await self._finish(reader, items.finished, reason)
@@ -153,13 +156,14 @@ class TurnAnswer:
         turn.kept = plan.kept(self._state_after(output, sampled))
         if sampled is not None:
             turn.record_tokens(sampled, plan.route.renderer.name)
-        counted = len(reader.ids) if reader.ids else None
-        usage = usage_object(reader.usage, plan.prompt_tokens, counted)
-        closed = self._objects.closed(reason, usage, reader.service_tier)
+        closed = self._objects.closed(reason, self._usage(reader), reader.service_tier)
         if turn.may_store:
             turn.response = closed
         kind = events.COMPLETED if reason is None else events.INCOMPLETE
         await self._events.write(kind, with_output(closed, output))
+
+    def _usage(self, reader: AnswerReader) -> bytes:
+        return usage_object(reader.usage, self._plan.prompt_tokens, len(reader.ids) if reader.ids else None)
 
     def _sampled(self, reader: AnswerReader) -> Sequence[int] | None:
         """Return the ids of the answer, its prefill included; None if they are not all known."""

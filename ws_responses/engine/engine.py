@@ -37,8 +37,9 @@ class ResponsesEngine:
             produce chat messages.
         resolver: Fetches images and files that requests only name; without it nothing is fetched.
         hosted_tools: What becomes of tools that the service would have to run (``web_search``): a 400, or they are left out.
-        announce: When ``response.created`` is sent. "at_once": clients see life early, and a failure of the backend is a
-            ``response.failed``. "with_output": it is an ``error`` event with its status and its retry-after.
+        announce: When ``response.created`` is sent. "with_output": a backend that refuses or is down is an ``error`` event with
+            its status and its retry-after, which all clients understand. "at_once": clients see life early, and the same
+            failure is a ``response.failed``.
         retry: How often the backend is asked again while it has sampled nothing.
         clock: Tells the time.
 
@@ -59,7 +60,7 @@ class ResponsesEngine:
         chat_renderer: Renderer | None = None,
         resolver: Resolver | None = None,
         hosted_tools: HostedTools = "refuse",
-        announce: Announce = "at_once",
+        announce: Announce = "with_output",
         retry: Retry | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -112,6 +113,7 @@ class ResponsesEngine:
         except WireError as error:
             logger.info("route %s: the prompt of a warm-up was not read (%s)", plan.route.name, error.code)
         turn.rendering = plan.rendering
+        turn.route_name = plan.route.name
         turn.kept = plan.kept(plan.rendering.state)
 
     async def run(self, turn: CurrentTurn, emit: Emit) -> None:

@@ -97,6 +97,8 @@ class Safety:
         max_held_bytes: Events held until their verdict; beyond it the upstream is paused, or fails with ``output="whole"``.
         max_output_bytes: Bound on the text of one response, all of which is remembered until its end.
         max_threads: Classifiers that may run in threads at a time; one that hangs keeps its thread.
+        continue_blocked: Whether a response whose output was blocked can be continued: the conversation then goes on from what
+            was sent of it. By default its id is not found.
 
     Raises:
         ConfigurationError: An option is wrong.
@@ -114,6 +116,7 @@ class Safety:
         max_held_bytes: int = MIB,
         max_output_bytes: int = 64 * MIB,
         max_threads: int = 4,
+        continue_blocked: bool = False,
     ) -> None:
         self.screens = tuple(each if isinstance(each, Screen) else Screen(each) for each in classifiers)
         names = [screen.name for screen in self.screens]
@@ -149,3 +152,4 @@ class Safety:
         self.max_held_bytes = max_held_bytes
         self.max_output_bytes = max_output_bytes
         self.max_threads = max_threads
+        self.continue_blocked = continue_blocked

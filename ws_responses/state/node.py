@@ -131,6 +131,7 @@ class ResponseNode:
         instructions: The frame's ``instructions``, interned.
         known_to_app: The app itself stored this response (history mode "forward").
         kept: What is kept of the turn's work for the next one; None if there was none.
+        safety: What the safety room carries on; None if nobody has judged it.
     """
 
     __slots__ = (
@@ -143,6 +144,7 @@ class ResponseNode:
         "lane",
         "parent",
         "record",
+        "safety",
         "tenant",
         "tools",
     )
@@ -158,6 +160,7 @@ class ResponseNode:
         instructions: Interned | None = None,
         known_to_app: bool = False,
         kept: Carried | None = None,
+        safety: object = None,
     ) -> None:
         self.record = record
         self.parent = parent = None if record.base else parent
@@ -167,6 +170,7 @@ class ResponseNode:
         self.instructions = instructions
         self.known_to_app = known_to_app
         self.kept = kept
+        self.safety = safety
         piece = record.items[record.history_at :] if record.history_at else record.items
         if parent is None:
             self._pieces: list[bytes] = []

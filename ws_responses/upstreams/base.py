@@ -15,6 +15,7 @@ from ws_responses.state.node import Carried, ResponseNode, Sampled
 
 if TYPE_CHECKING:
     from ws_responses.rendering.cache import Rendering
+    from ws_responses.safety import Judgement
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,14 @@ class CurrentTurn:
         response_id: Id that the response has unless the upstream gives its own.
         may_store: Whether the response outlives the connection (``store`` of its response object).
         rendering: The conversation up to this turn's input as tokens, if a renderer is set (``renderer=``, or the engine's).
+        judgement: What the classifiers said of the input; None if nothing was judged before inference.
+        unjudged: Inference runs while the input is still judged (``mode="beside"``): nothing of it may be stored yet.
+        route_name: Name of the route that serves the turn, for its record (set by the engine).
+        usage_so_far: Gives the usage as encoded JSON, or None, for the record of a turn that is cut off (set by the engine).
+        judgement: What the classifiers said of the input; None if nothing was judged before inference.
+        unjudged: Inference runs while the input is still judged (``mode="beside"``): nothing of it may be stored yet.
+        route_name: Name of the route that serves the turn, for its record (set by the engine).
+        usage_so_far: Gives the usage as encoded JSON, or None, for the record of a turn that is cut off (set by the engine).
         vocabulary: Names the format and vocabulary of recorded token ids.
         kept: What the node is to keep for the next turn (set by the upstream before the terminal event).
         response: The response object without its output, for the record (set by the engine before the terminal event).
@@ -63,6 +72,7 @@ class CurrentTurn:
         "id",
         "interned_instructions",
         "interned_tools",
+        "judgement",
         "kept",
         "lane",
         "may_store",
@@ -72,7 +82,10 @@ class CurrentTurn:
         "rendering",
         "response",
         "response_id",
+        "route_name",
         "tenant",
+        "unjudged",
+        "usage_so_far",
         "vocabulary",
         "warm_up",
     )
@@ -92,6 +105,10 @@ class CurrentTurn:
         self.response: bytes | None = None
         self.response_id = ""
         self.may_store = False
+        self.judgement: Judgement | None = None
+        self.unjudged = False
+        self.route_name: str | None = None
+        self.usage_so_far: Callable[[], bytes | None] | None = None
         self._sampled: array[int] | None = None
         self.vocabulary = ""
         self.encoded_delta = b""

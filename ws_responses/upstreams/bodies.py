@@ -58,7 +58,7 @@ class Bodies:
         members: dict[str, Raw | bytes] = dict(create.body)
         for name in self._drop_fields:
             members.pop(name, None)
-        if self._app_store == "never":
+        if self._app_store == "never" or turn.unjudged:
             members["store"] = b"false"
         history, parent_id = self._past(turn)
         if parent_id is not None:
