@@ -251,6 +251,15 @@ def test_two_answers_in_a_row() -> None:
     )
 
 
+def test_a_call_without_text_has_empty_content() -> None:
+    """Without this templates that add texts to each other would fail, or write that there is none."""
+    state = rendered(
+        renderer_of("{% for message in messages %}{{ '<' + message.content + '>' }}{% endfor %}"), [call(1)]
+    )
+
+    assert text_of(state) == "<>"
+
+
 def test_an_answer_that_another_token_ended_is_ended_by_the_template() -> None:
     tokenizer = tagged()
     renderer = TemplateRenderer(tokenizer, BARE, specials=BORDERS, stops=("<|im_end|>", "<|endoftext|>"))

@@ -38,7 +38,8 @@ def in_template_form(message: ChatMessage, escape: Callable[[Any], Any]) -> Chat
     escaped = dict(message)
     for name in ("content", REASONING, "tool_call_id"):
         if name in escaped:
-            escaped[name] = escape(escaped[name])
+            # Templates add texts to each other: none is an empty one.
+            escaped[name] = escape(escaped[name] or "")
     if "tool_calls" in escaped:
         escaped["tool_calls"] = [
             {"id": escape(call["id"]), "type": "function", "function": escape(_decoded(call["function"]))}

@@ -42,8 +42,8 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> bytes:
         """Return the text of ids in UTF-8, special tokens as their own text.
 
-        Whatever ``encode`` was given comes back as it was. A single id may be a part of a character; an id that the
-        vocabulary does not have is nothing.
+        Whatever ``encode`` was given comes back as it was, but for bytes for which the vocabulary has no token. A single id may
+        be a part of a character; an id that the vocabulary does not have is nothing.
         """
         ...
 
