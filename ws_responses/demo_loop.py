@@ -166,7 +166,8 @@ def run_loop(name: str, transport: Transport, watch: Watch) -> Loop:
             if first is None and event.type.endswith(_OUTPUT):
                 first = time.perf_counter()
             if event.type in ("error", "response.failed"):
-                raise SystemExit(f"demo: {name}: the turn ended by {event.type}: {event}")
+                failure = event.response.error if event.type == "response.failed" else event
+                raise SystemExit(f"demo: {name}: the turn ended by {event.type}: {failure}")
             if event.type == "response.output_item.done" and event.item.type == "function_call":
                 said = f"{event.item.name}({event.item.arguments})"
                 output = transport.task.run_tool(event.item)

