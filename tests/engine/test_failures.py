@@ -11,7 +11,7 @@ from tests.engine.service import STOP, ScriptedService, Step, kinds, last, said,
 from ws_responses.backend_errors import unreachable
 from ws_responses.backends import Delta, ToolCallDelta, Usage
 from ws_responses.clock import Clock
-from ws_responses.engine.engine import ResponsesEngine
+from ws_responses.engine.engine import Announce, ResponsesEngine
 from ws_responses.engine.generation import Retry, close, retry_after_s
 from ws_responses.errors import ConfigurationError, UpstreamError, WireError
 from ws_responses.limits import Limits
