@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from sys import getsizeof
 from typing import Any
@@ -258,6 +259,30 @@ def test_a_call_without_text_has_empty_content() -> None:
     )
 
     assert text_of(state) == "<>"
+
+
+def test_arguments_are_given_as_the_template_takes_them() -> None:
+    """Without this models whose templates add texts, or take objects apart, would fail at their first call."""
+    added = "{% for message in messages %}{% for call in message.tool_calls or [] %}{{ 'f(' + call.function.arguments + ')' }}{% endfor %}{% endfor %}"
+    apart = added.replace("'f(' + call.function.arguments + ')'", "call.function.arguments.items() | list")
+    printed = added.replace("'f(' + call.function.arguments + ')'", "call.function.arguments")
+    items = [call(1, '{"path":1}')]
+
+    assert text_of(rendered(renderer_of(added), items)) == 'f({"path":1})'
+    assert text_of(rendered(renderer_of(printed), items)) == '{"path":1}'
+    assert text_of(rendered(renderer_of(apart), items)) == "[('path', 1)]"
+    assert text_of(rendered(renderer_of(apart), [call(1, "no JSON")])) == "[('arguments', 'no JSON')]"
+
+
+def test_the_clock_of_a_template_stands_still() -> None:
+    """Without this the same conversation would be another one tomorrow."""
+    template = "{{ strftime_now('%d %B %Y') }}{{ messages[0].content }}"
+    state = rendered(renderer_of(template, today=date(2025, 6, 28)), [user("!")])
+
+    assert text_of(state) == "28 June 2025!"
+    assert renderer_of(template, today=date(2025, 6, 28)).name != renderer_of(template, today=date(2025, 6, 29)).name
+    with pytest.raises(CannotRender, match="strftime_now"):
+        rendered(renderer_of(template), [user("!")])
 
 
 def test_an_answer_that_another_token_ended_is_ended_by_the_template() -> None:

@@ -7,6 +7,7 @@ again when the text has been cut.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any, Final, cast
 
 from ws_responses.errors import ConfigurationError
@@ -111,20 +112,24 @@ def _unescaped(match: re.Match[str]) -> str:
 class ChatTemplate:
     """A chat template as model repositories have it (``chat_template`` of ``tokenizer_config.json``).
 
-    Runs in Jinja's sandbox, with what ``transformers`` offers to templates, the clock aside: the same messages give the same
-    text.
+    Runs in Jinja's sandbox, with what ``transformers`` offers to templates. The clock stands still, so that the same messages
+    give the same text.
 
     Args:
         source: The template.
         variables: Further variables, ``bos_token`` and ``eos_token`` among them.
+        today: What ``strftime_now`` tells; None for templates that do not ask, or can do without.
+
+    Attributes:
+        takes_objects: The arguments of calls are objects to it; else they are JSON text.
 
     Raises:
         ConfigurationError: ``jinja2`` is missing, or the template has an error.
     """
 
-    __slots__ = ("_errors", "_template", "_variables")
+    __slots__ = ("_errors", "_template", "_variables", "takes_objects")
 
-    def __init__(self, source: str, variables: Mapping[str, Any]) -> None:
+    def __init__(self, source: str, variables: Mapping[str, Any], today: date | None) -> None:
         try:
             from jinja2 import TemplateError  # noqa: PLC0415 - an optional package
             from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
@@ -146,6 +151,9 @@ class ChatTemplate:
             raise ConfigurationError(f"the chat template has an error: {error}") from None
         self._errors = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
         self._variables = dict(variables)
+        if today is not None:
+            self._variables["strftime_now"] = today.strftime
+        self.takes_objects = self._asks_for_objects()
 
     def text(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], *, answer: bool) -> str:
         """Return the text of a conversation.
@@ -164,6 +172,27 @@ class ChatTemplate:
         except self._errors as error:
             raise CannotRender(f"The model's chat template refuses the conversation: {error}") from None
         return text
+
+    def _asks_for_objects(self) -> bool:
+        """Try out how the template writes a call: some add texts, some take an object apart."""
+        try:
+            return "{'path'" not in self.text(_conversation({"path": "a"}), {"tools": None}, answer=False)
+        except CannotRender:
+            pass
+        try:
+            self.text(_conversation('{"path": "a"}'), {"tools": None}, answer=False)
+        except CannotRender:
+            return True
+        return False
+
+
+def _conversation(arguments: Any) -> list[dict[str, Any]]:
+    call = {"id": "call00000", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call00000", "content": "There."},
+    ]
 
 
 def _to_json(value: Any, indent: int | None = None, *, ensure_ascii: bool = False) -> str:

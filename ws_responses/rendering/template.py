@@ -6,6 +6,7 @@ what comes behind the last control token that nothing before has changed is enco
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
@@ -55,6 +56,7 @@ class TemplateRenderer:
         specials: Control tokens that it writes. Only these become control tokens, and never out of content.
         stops: Those of them that end an answer.
         variables: Further variables of the template, ``bos_token`` and ``eos_token`` among them.
+        today: What ``strftime_now`` tells the template; a service that changes it begins all conversations anew.
         make_parser: Makes the parsers of answers; the default reads ``<think>`` and ``<tool_call>``.
         forced_call: How a call begins that the model must make, its JSON following; None if it cannot be forced.
 
@@ -76,20 +78,21 @@ class TemplateRenderer:
         specials: Sequence[str],
         stops: Sequence[str],
         variables: Mapping[str, Any] | None = None,
+        today: date | None = None,
         make_parser: MakeParser = TagParser,
         forced_call: str | None = words.CALL_BEGIN,
     ) -> None:
         known = variables or {}
         self._tokenizer = tokenizer
-        self._template = ChatTemplate(template, known)
+        self._template = ChatTemplate(template, known, today)
         self._controls = ControlTokens(tokenizer, specials)
         self._encoder = MarkedEncoder(tokenizer, words.TAGS)
         self._stop_ids = tuple(tokenizer.special(stop) for stop in stops)
         self._control_ids = frozenset(self._controls.ids.values())
         self._make_parser = make_parser
         self._forced_call = forced_call
-        options = blake2b(repr((template, specials, stops, known, forced_call)).encode(), digest_size=8).hexdigest()
-        self.name = f"template:{tokenizer.name}:{options}"
+        options = repr((template, specials, stops, known, today, forced_call))
+        self.name = f"template:{tokenizer.name}:{blake2b(options.encode(), digest_size=8).hexdigest()}"
 
     def begin(self, settings: RenderSettings, form: Form) -> Rendered:
         """Return a conversation without items: its text begins with the first one, since templates refuse empty ones.
@@ -233,7 +236,7 @@ class TemplateRenderer:
         return joined([*pieces, decode_text(self._tokenizer, run)])
 
     def _in_form(self, message: ChatMessage) -> ChatMessage:
-        return in_template_form(message, self._controls.escape)
+        return in_template_form(message, self._controls.escape, objects=self._template.takes_objects)
 
 
 def _begun(prompt: str) -> Begun:

@@ -28,12 +28,13 @@ def system_text(settings: RenderSettings) -> str:
     return "\n\n".join(texts)
 
 
-def in_template_form(message: ChatMessage, escape: Callable[[Any], Any]) -> ChatMessage:
-    """Return a message as templates want it.
+def in_template_form(message: ChatMessage, escape: Callable[[Any], Any], *, objects: bool) -> ChatMessage:
+    """Return a message as a template wants it.
 
     Args:
         message: Of chat completions.
         escape: Makes content unable to become a control token.
+        objects: The arguments of calls are objects to it; else they are JSON text.
     """
     escaped = dict(message)
     for name in ("content", REASONING, "tool_call_id"):
@@ -42,21 +43,25 @@ def in_template_form(message: ChatMessage, escape: Callable[[Any], Any]) -> Chat
             escaped[name] = escape(escaped[name] or "")
     if "tool_calls" in escaped:
         escaped["tool_calls"] = [
-            {"id": escape(call["id"]), "type": "function", "function": escape(_decoded(call["function"]))}
+            {"id": escape(call["id"]), "type": "function", "function": escape(function)}
             for call in escaped["tool_calls"]
+            for function in (_decoded(call["function"]) if objects else call["function"],)
         ]
     return escaped
 
 
 def _decoded(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a function call with its arguments as an object, as templates want it; text if they are none."""
+    """Return a function call with its arguments as an object.
+
+    What is none becomes one: a template that takes it apart would fail for good over a single call gone wrong.
+    """
     arguments: Any = function["arguments"]
     try:
         decoded = msgspec.json.decode(arguments)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         decoded = None
     usable = isinstance(decoded, dict) and within_levels(decoded)
-    return {"name": function["name"], "arguments": decoded if usable else arguments}
+    return {"name": function["name"], "arguments": decoded if usable else {"arguments": arguments}}
 
 
 def message_of(pieces: Iterable[OutputPiece], tools: ToolSet | None) -> ChatMessage:
@@ -74,7 +79,7 @@ def message_of(pieces: Iterable[OutputPiece], tools: ToolSet | None) -> ChatMess
         message[REASONING] = "".join(texts["reasoning"])
     if calls:
         message["tool_calls"] = [
-            {"id": f"call_{number}", "type": "function", "function": _as_function(call, tools)}
+            {"id": f"call{number:05}", "type": "function", "function": _as_function(call, tools)}
             for number, call in calls.items()
         ]
     return message
