@@ -5,11 +5,12 @@ import json
 import signal
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.adapters.proxy_servers import running
@@ -115,6 +116,20 @@ async def test_with_keys_it_asks_for_one_and_keeps_it_from_the_upstream(upstream
     assert "secret of mine" not in served.log
 
 
+async def test_with_keys_and_none_for_the_upstream_it_shows_it_none(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this the keys of the clients would be handed to somebody else's server."""
+    app, url = upstream
+    key = {"Authorization": "Bearer sk-one"}
+    async with (
+        serve_here("--upstream", url, "--api-key", "sk-one") as served,
+        connect(served.socket_url, additional_headers=key) as ws,
+    ):
+        assert kinds(await turn(ws, create("hi")))[-1] == "completed"
+
+    assert [request.header(b"authorization") for request in (*app.others, *app.requests)] == [None]
+    assert "is shown no credentials" in served.report
+
+
 async def test_open_serves_everybody_who_can_reach_it(upstream: tuple[ScriptedApp, str]) -> None:
     """Without this there would be no way to serve a trusted network."""
     _, url = upstream
@@ -159,6 +174,42 @@ async def until_it_does_not_listen(served: Served) -> None:
             except OSError:
                 return
             writer.close()
+
+
+async def test_the_server_stops_only_when_the_turns_are_over(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this uvicorn would close the sockets at once, and whether a turn survives would be a matter of luck."""
+    app, url = upstream
+    release = anyio.Event()
+    app.script([steps.text("one", finish=False), steps.wait_for(release)])
+    async with serve_here("--upstream", url) as served, connect(served.socket_url) as ws:
+        await ws.send(json.dumps(create("hi")))
+        await app.wait_events(3)
+        served.server.handle_exit(signal.SIGTERM, None)
+        served.server.handle_exit(signal.SIGTERM, None)  # some send it twice
+        while any(each.is_serving() for each in served.server.servers):
+            await anyio.lowlevel.checkpoint()
+        assert not served.server.should_exit
+        release.set()
+        assert kinds(await read_turn(ws))[-1] == "completed"
+
+
+@pytest.mark.slow
+async def test_after_the_grace_it_ends_in_spite_of_a_request_that_does_not(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this a plain request that is stuck would keep the process alive until it is killed."""
+    app, url = upstream
+    app.script([steps.text("one", finish=False), steps.stall()])
+    async with (
+        serve_here("--upstream", url, "--grace", "0.1") as served,
+        aiohttp.ClientSession() as http,
+        http.post(f"{served.url}/responses", json=create("hi", stream=True)) as answer,
+    ):
+        await answer.content.readany()
+        served.server.handle_exit(signal.SIGTERM, None)
+        with suppress(aiohttp.ClientError):
+            await answer.read()
+    await app.wait_idle()
+
+    assert app.disconnected == 1
 
 
 async def test_after_the_grace_it_ends_in_spite_of_a_turn_that_does_not(upstream: tuple[ScriptedApp, str]) -> None:

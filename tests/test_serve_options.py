@@ -1,15 +1,18 @@
 """The command line of `serve`: what it makes of it, and what it says to what it cannot follow."""
 
+import argparse
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import require
 from ws_responses import Limits
+from ws_responses.chat.command import chat_parser
 from ws_responses.command_line import UsageError
-from ws_responses.serve import command
+from ws_responses.serve import arguments, command
 from ws_responses.serve.options import ServeOptions, parse
 
 UPSTREAM = ("--upstream", "http://localhost:8000/v1")
@@ -46,13 +49,18 @@ def test_limits_are_named_as_in_the_reference() -> None:
     """Without this a bound could not be changed without writing Python."""
     options = parsed(
         *("--limit", "max_frame_bytes=1000", "--limit", "idle_timeout_s=none", "--limit", "event_timeout_s=1.5"),
-        *("--max-connections", "7", "--grace", "5"),
+        *("--max-connections", "7", "--grace", "5", "--upstream-timeout", "900"),
     )
 
-    expected = Limits(
-        max_frame_bytes=1000, idle_timeout_s=None, event_timeout_s=1.5, max_connections=7, age_grace_s=5.0
+    assert options.source.timeout_s == 900
+    assert options.mode.limits == Limits(
+        max_frame_bytes=1000,
+        idle_timeout_s=None,
+        first_event_timeout_s=900.0,
+        event_timeout_s=1.5,
+        max_connections=7,
+        age_grace_s=5.0,
     )
-    assert options.mode.limits == expected
 
 
 def test_headers_for_the_upstream_keep_their_colons() -> None:
@@ -178,3 +186,24 @@ def test_help_names_all_options(name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "--api-key" in done.stdout
     assert f"usage: python -m ws_responses {name}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("parser", "heading"), [(arguments.parser(), "## serve"), (chat_parser(), "## chat")], ids=["serve", "chat"]
+)
+def test_every_option_is_documented_with_its_default(parser: argparse.ArgumentParser, heading: str) -> None:
+    """Without this an option could be added that nobody hears of."""
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    rows = {
+        line.split("`")[1].split()[0]: line
+        for line in page.partition(heading)[2].splitlines()
+        if line.startswith("| `--")
+    }
+    options = [action for action in parser._actions if action.option_strings and action.dest != "help"]
+
+    assert set(rows) >= {action.option_strings[0] for action in options}
+    for action in options:
+        default = action.default
+        if isinstance(default, (str, int, float)) and not isinstance(default, bool) and default != "":
+            shown = f"{default:g}" if isinstance(default, float) else default
+            assert str(shown) in rows[action.option_strings[0]].split("|")[2]

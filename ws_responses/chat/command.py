@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        return _chat(_parser().parse_args(arguments))
+        return _chat(chat_parser().parse_args(arguments))
     except UsageError as error:
         return _refuse(str(error))
     except BrokenPipeError:
@@ -66,7 +66,8 @@ def _chat(given: argparse.Namespace) -> int:
     return Chat(conversation, display, read_line, interactive=interactive).run()
 
 
-def _parser() -> argparse.ArgumentParser:
+def chat_parser() -> argparse.ArgumentParser:
+    """Return the parser; ``--help`` shows all that it takes."""
     parser = CommandParser(
         prog=PROGRAM,
         allow_abbrev=False,

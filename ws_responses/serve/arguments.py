@@ -65,7 +65,7 @@ def _add_source(made: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--upstream-ca", metavar="FILE", help="certificates of the authorities of the upstream (PEM)")
     group.add_argument(
-        "--upstream-timeout", type=seconds, default=600.0, metavar="S", help="longest silence of it (default 600)"
+        "--upstream-timeout", type=seconds, default=300.0, metavar="S", help="longest silence of it (default 300)"
     )
     group.add_argument("--max-upstream-requests", type=count, metavar="N", help="requests at it at once (default 1024)")
     group.add_argument("--forward-client", action="store_true", help="tell it who the client is (X-Forwarded-*)")

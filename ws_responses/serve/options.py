@@ -200,8 +200,12 @@ def _listen(given: argparse.Namespace, environment: Mapping[str, str]) -> Listen
 
 
 def _limits(given: argparse.Namespace) -> Limits:
-    # Turns that run when the process is told to stop get what they get when their connection is too old.
-    values: dict[str, Any] = {"age_grace_s": given.grace}
+    values: dict[str, Any] = {
+        # Turns that run when the process is told to stop get what they get when their connection is too old.
+        "age_grace_s": given.grace,
+        "first_event_timeout_s": given.upstream_timeout,
+        "event_timeout_s": given.upstream_timeout,
+    }
     if given.max_connections is not None:
         values["max_connections"] = given.max_connections
     names = [field.name for field in fields(Limits)]
