@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from tests.safety_room import Scripted, blocking
@@ -138,13 +139,16 @@ async def test_a_warm_up_is_judged_too_and_not_again_when_it_is_continued() -> N
     assert classifier.texts == ["warm", "One."]
 
 
+def always(verdict: Verdict, _: SafetyInput) -> Verdict:
+    return verdict
+
+
 async def test_the_state_of_the_classifiers_is_charged() -> None:
     """A chain of big states would else be kept for nothing."""
     sizes = []
     for state in (None, "x" * 10_000):
-        shell = Shell(
-            scripted([steps.text("One.")]), safety=Safety(Scripted(lambda _, state=state: Verdict(state=state)))
-        )  # type: ignore[misc]
+        verdict = Verdict(state=state)
+        shell = Shell(scripted([steps.text("One.")]), safety=Safety(Scripted(partial(always, verdict))))
         async with shell.socket() as ws:
             await ws.turn(create("first"))
             sizes.append(shell.middleware.history_bytes)
@@ -267,9 +271,10 @@ async def test_a_connection_that_ends_waits_for_its_bills_but_not_for_ever() -> 
         await ws.turn(create())
         await ws.close()
         await shell.clock.advance(4.9)
-        assert not ws.returned
+        waited = not ws.returned
         await shell.clock.advance(0.1)
         await settle()
+        assert waited
         assert ws.returned
     assert len(lost) == 1
 
@@ -297,3 +302,77 @@ async def test_the_third_turn_is_above_the_quota_and_the_socket_stays() -> None:
         )
         again = await ws.turn(create(previous_response_id=id_of(first)))
     assert kinds(again)[-1] == "completed", "a refused turn never ran: its parent stays"
+
+
+# -- HTTP is guarded too ---------------------------------------------------------------------------------------------------
+
+
+async def post(app: Any, body: dict[str, Any], headers: dict[str, str] | None = None) -> httpx.Response:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://test", headers={"authorization": "Bearer key-1"}
+    ) as http:
+        return await http.post("/v1/responses", json={"model": "m", "input": "hi"} | body, headers=headers)
+
+
+async def test_a_plain_post_passes_the_rooms_as_a_turn_does() -> None:
+    """HTTP is what every client falls back to: it must not be the way round."""
+    app, books = scripted([steps.text("Fine.")]), Books()
+    shell = Shell(app, safety=Safety(TermClassifier([BAD])), settlement=Settlement(books))
+    refused = await post(shell.middleware, {"input": f"a {BAD}"})
+    answered = await post(shell.middleware, {})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_prompt")
+    assert answered.status_code == 200
+    assert answered.json()["output"][0]["content"][0]["text"] == "Fine."
+    assert [(record.outcome, record.transport) for record in books.records] == [
+        ("blocked", "http"),
+        ("completed", "http"),
+    ]
+
+
+async def test_a_streamed_post_is_judged_window_by_window() -> None:
+    app = scripted([steps.text(f"Some words and a {BAD} and more.", deltas=10)])
+    shell = Shell(app, safety=Safety(TermClassifier([BAD]), window_chars=1))
+    answer = await post(shell.middleware, {"stream": True})
+    assert BAD not in answer.text
+    assert '"reason":"content_filter"' in answer.text
+
+
+async def test_the_quota_counts_posts() -> None:
+    def quota(request: QuotaRequest) -> None:
+        raise QuotaExceeded(retry_after_s=7)
+
+    answer = await post(Shell(scripted(), quota=quota).middleware, {})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+
+
+async def test_an_id_of_the_apps_own_is_left_to_the_app() -> None:
+    app = scripted([steps.text("Fine.")])
+    answer = await post(
+        Shell(app, settlement=Settlement(Books())).middleware, {"previous_response_id": "resp_of_the_app"}
+    )
+    assert answer.status_code == 200
+    assert app.requests[0].body["previous_response_id"] == "resp_of_the_app"
+
+
+async def test_without_a_room_a_post_goes_through_untouched() -> None:
+    """The body reaches the app byte by byte, and its answer the client: nothing is read on the way."""
+    app = scripted([steps.text("Fine.")])
+    answer = await post(Shell(app).middleware, {"stream": False, "background": False})
+    assert answer.status_code == 200
+    assert app.requests[0].body["background"] is False
+
+
+async def test_the_guard_may_be_turned_off_with_a_warning() -> None:
+    app, books = scripted([steps.text("Fine.")]), Books()
+    with pytest.warns(UserWarning, match="guard_http"):
+        shell = Shell(app, settlement=Settlement(books), guard_http=False)
+    assert (await post(shell.middleware, {})).status_code == 200
+    assert books.records == []
+
+
+async def test_the_app_judges_the_credentials_of_a_post() -> None:
+    app = scripted(
+        [steps.status(401, {"error": {"message": "No.", "code": "invalid_api_key", "type": "invalid_request_error"}})]
+    )
+    answer = await post(Shell(app, settlement=Settlement(Books())).middleware, {})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")

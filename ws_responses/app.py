@@ -4,13 +4,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, Protocol
 
-import anyio
 from msgspec import Raw
 
 from ws_responses._types import ASGIApp, Receive, Scope, Send
 from ws_responses.errors import ConfigurationError, InvalidRequest, WireError
 from ws_responses.handshake import Handshake
-from ws_responses.http_turn import HttpTurn, read_body, send_error, send_json
+from ws_responses.http_turn import send_error, send_json
 from ws_responses.listing import input_items
 from ws_responses.middleware import ResponsesWebSocketMiddleware
 from ws_responses.settings import Authorize
@@ -49,7 +48,18 @@ class ModelNotListed(InvalidRequest):
 _Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OF_WRAPPED_APPS: Final = frozenset(
-    {"upstream", "renderer", "inner_path", "history", "app_store", "drop_fields", "prepare", "probe", "keep_origin"}
+    {
+        "upstream",
+        "renderer",
+        "guard_http",
+        "inner_path",
+        "history",
+        "app_store",
+        "drop_fields",
+        "prepare",
+        "probe",
+        "keep_origin",
+    }
 )
 
 
@@ -130,21 +140,7 @@ class ResponsesApp:
             await self.aclose()
 
     async def _create(self, scope: Scope, receive: Receive, send: Send) -> None:
-        registry = self._app.registry
-        handshake = Handshake(scope)
-        with registry.seat() as seat:
-            # Who may not come in is told so before the body is read.
-            guest = await registry.admit(handshake, seat)
-            body = await read_body(receive, registry.settings.limits.max_frame_bytes)
-            if body is None:
-                return
-            peer = HttpTurn(body, receive, send)
-            del body
-            seat.confirm()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(peer.watch)
-                await self._app.connect(handshake, peer.receive, peer.send, guest).run()
-                tasks.cancel_scope.cancel()
+        await self._app.serve_post(scope, receive, send)
 
     async def _retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive

@@ -41,6 +41,7 @@ from ws_responses.storing import StoreQueue
 from ws_responses.turn import TurnRun
 from ws_responses.turn_record import Transport
 from ws_responses.upstreams.base import Principal, Upstream
+from ws_responses.upstreams.bodies import History
 from ws_responses.watchdog import Watchdog
 from ws_responses.writer import Writer
 
@@ -63,6 +64,7 @@ class Connection:
         anonymous: The tenant is this connection; nothing of it resolves elsewhere.
         principal: As ``authorize`` said at the upgrade.
         upstream: What answers its turns.
+        history: What a wrapped app is given of a conversation.
     """
 
     __slots__ = (
@@ -88,6 +90,7 @@ class Connection:
         "cache",
         "clock",
         "handshake",
+        "history",
         "id",
         "limits",
         "principal",
@@ -114,6 +117,7 @@ class Connection:
         anonymous: bool,
         principal: Principal | None,
         upstream: Upstream,
+        history: History,
     ) -> None:
         settings = registry.settings
         self.id = registry.new_id("conn")
@@ -126,6 +130,7 @@ class Connection:
         self.tenant = tenant
         self.principal = principal
         self.upstream = upstream
+        self.history: History = history
         self.stores = registry.store is not None and not anonymous
         self.account = registry.ledger.account(tenant)
         self.cache = ConnectionCache(registry.ledger)
@@ -520,7 +525,7 @@ class Connection:
     def app_keeps(self, create: ResponseCreate, *, own_id: bool) -> bool:
         """Whether the app itself produced and stored a response, so that its id can be forwarded."""
         settings = self.settings
-        return settings.history == "forward" and own_id and create.stored and settings.app_store == "keep"
+        return self.history == "forward" and own_id and create.stored and settings.app_store == "keep"
 
     @property
     def transport(self) -> Transport:

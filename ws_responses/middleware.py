@@ -1,6 +1,7 @@
 """The middleware: guards an upgrade, then hands the socket to a connection."""
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,8 +13,9 @@ import anyio
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.clock import Clock, MonotonicClock
 from ws_responses.connection import Connection
-from ws_responses.errors import ConfigurationError, Forbidden, Refused
+from ws_responses.errors import ConfigurationError, Forbidden, Refused, WireError
 from ws_responses.handshake import Handshake, deny, deny_with
+from ws_responses.http_turn import HttpTurn, read_body, send_error
 from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
 from ws_responses.limits import Limits
 from ws_responses.quota import Quota
@@ -120,6 +122,8 @@ class ResponsesWebSocketMiddleware:
         handshake_headers: Gives headers for the 101 answer.
         on_close: Is told the ids that a closed connection leaves unresolvable on it.
         hooks: Are told all facts.
+        guard_http: Whether quota, safety and settlement hold for plain POSTs of the app as well: HTTP is the fallback of every
+            client, and else the way round them. Such a POST is answered as a socket with one turn is; ``authorize`` judges it too.
         quota: May refuse a turn before it runs.
         safety: Judges what is new in each turn, and what is answered.
         settlement: Is given one record of each turn.
@@ -163,6 +167,7 @@ class ResponsesWebSocketMiddleware:
         quota: Quota | None = None,
         safety: Safety | None = None,
         settlement: Settlement | None = None,
+        guard_http: bool = True,
         clock: Clock | None = None,
     ) -> None:
         if not callable(app):
@@ -213,19 +218,30 @@ class ResponsesWebSocketMiddleware:
         self._settings = settings
         self.registry = Registry(settings, Reporter(hooks), store, tenant_key)
         """What its connections share; for this package."""
-        self._bodies = Bodies(
-            history,
+        make_bodies = partial(
+            Bodies,
             app_store=app_store,
             drop_fields=settings.drop_fields,
             prepare=prepare,
             max_bytes=settings.limits.max_request_bytes,
         )
+        self._bodies = make_bodies(history)
+        # Over HTTP an id may be the app's own: what is not known here is left to it.
+        self._http_bodies = make_bodies("forward")
+        guarded = any(room is not None for room in (quota, safety, settlement))
+        self._guards_http = guard_http and guarded and upstream is None
+        if guarded and not guard_http:
+            warnings.warn(
+                "with guard_http=False quota, safety and settlement do not see what comes by HTTP", stacklevel=2
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope: ours if it is a socket on our path, else the app's, untouched."""
         kind = scope["type"]
         if kind == "websocket" and route_path(scope) in self._settings.paths:
             await self._serve(scope, receive, send)
+        elif kind == "http" and self._guards_http and scope["method"] == "POST" and self._is_create(scope):
+            await self._guard_post(scope, receive, send)
         elif kind == "http" and scope["method"] == "DELETE" and self._deleted_id(scope) is not None:
             await self.app(scope, receive, self._watch_delete(scope, send))
         else:
@@ -322,7 +338,7 @@ class ResponsesWebSocketMiddleware:
     async def _accept(
         self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: Guest
     ) -> Connection | None:
-        connection = self.connect(handshake, receive, send, guest, inner)
+        connection = self._connect(handshake, receive, send, guest, inner)
         try:
             await send({"type": "websocket.accept", "headers": self._accept_headers(handshake)})
         except OSError:
@@ -330,27 +346,17 @@ class ResponsesWebSocketMiddleware:
             return None
         return connection
 
-    def connect(
+    def _connect(
         self,
         handshake: Handshake,
         receive: Receive,
         send: Send,
         guest: Guest,
-        inner: Callable[[], InnerScope] | None = None,
+        inner: Callable[[], InnerScope],
     ) -> Connection:
-        """Return a connection that is accepted already (for this package).
-
-        Args:
-            handshake: The request that began it.
-            receive: Gives the messages of a socket.
-            send: Takes them.
-            guest: Who is at the other end.
-            inner: Makes the scopes of a wrapped app; None with an ``upstream``.
-        """
-        upstream = self._upstream
-        if upstream is None:
-            assert inner is not None
-            upstream = AsgiUpstream(self.app, inner, self._bodies, self._settings.limits)
+        by_app = self._upstream is None and handshake.scope["type"] == "http"
+        bodies = self._http_bodies if by_app else self._bodies
+        upstream = self._upstream or AsgiUpstream(self.app, inner, bodies, self._settings.limits)
         return Connection(
             self.registry,
             handshake,
@@ -360,6 +366,7 @@ class ResponsesWebSocketMiddleware:
             anonymous=guest.anonymous,
             principal=guest.principal,
             upstream=upstream,
+            history="forward" if by_app else self._settings.history,
         )
 
     def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:
@@ -406,6 +413,39 @@ class ResponsesWebSocketMiddleware:
 
     def _report_denial(self, scope: Scope, status: int, code: str) -> None:
         self.registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))
+
+    # -- a turn over HTTP --------------------------------------------------------------------------------------------
+
+    async def serve_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a POST as a connection of one create, so that both ways run on the same code (for ``ResponsesApp``).
+
+        Raises:
+            WireError: The request is turned away; nothing has been sent.
+        """
+        handshake = Handshake(scope)
+        inner = partial(InnerScope, handshake.scope, keep_origin=self._settings.keep_origin)
+        with self.registry.seat() as seat:
+            # Who may not come in is told so before the body is read.
+            guest = await self.registry.admit(handshake, seat)
+            body = await read_body(receive, self._settings.limits.max_frame_bytes)
+            if body is None:
+                return
+            peer = HttpTurn(body, receive, send)
+            del body
+            seat.confirm()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.watch)
+                await self._connect(handshake, peer.receive, peer.send, guest, inner).run()
+                tasks.cancel_scope.cancel()
+
+    async def _guard_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.serve_post(scope, receive, send)
+        except WireError as error:
+            await send_error(send, error)
+
+    def _is_create(self, scope: Scope) -> bool:
+        return route_path(scope) in (*self._settings.paths, self._settings.inner_path)
 
     # -- DELETE ------------------------------------------------------------------------------------------------------
 

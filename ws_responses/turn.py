@@ -240,7 +240,7 @@ class TurnRun:
         if self.ended:
             return
         if parent is None:
-            if self._connection.settings.history == "forward" and not self._connection.cache.has_failed(parent_id):
+            if self._connection.history == "forward" and not self._connection.cache.has_failed(parent_id):
                 return  # an id that the app may know
             raise PreviousResponseNotFound(parent_id)
         self._parent = self.info.parent = parent
