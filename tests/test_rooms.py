@@ -1,6 +1,7 @@
 """The rooms in a turn: quota, safety and settlement, from a client's frame to its last event."""
 
 import json
+from functools import partial
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from tests.safety_room import Scripted, blocking
 from tests.shell import Shell, code_of, create, id_of, kinds, text_of
 from ws_responses.quota import QuotaExceeded, QuotaRequest
-from ws_responses.safety import Safety, Screen, TermClassifier, Verdict
+from ws_responses.safety import Safety, SafetyInput, Screen, TermClassifier, Verdict
 from ws_responses.settlement import Settlement, TurnRecord
 from ws_responses.testing import ScriptedApp, settle, steps
 
