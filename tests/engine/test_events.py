@@ -303,7 +303,7 @@ async def test_ids_that_are_none_fail_the_turn_and_not_the_next(wrong: Any) -> N
 
 
 async def test_output_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ws_responses.engine.items.MAX_OUTPUT_CHARS", 10)
+    monkeypatch.setattr("ws_responses.engine.events.MAX_OUTPUT_CHARS", 10)
     assert (await answered(*said("12345", "67890")))[-1]["type"] == "response.completed"
     events = await answered(*said("12345", "67890", "x"))
     assert last(events)["error"]["code"] == "upstream_output_too_large"

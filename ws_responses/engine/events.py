@@ -4,13 +4,18 @@ A delta is one formatted string: what is the same for all deltas of a part is ma
 """
 
 from collections.abc import Awaitable
+from json.encoder import encode_basestring as encode_ascii
 from typing import Final
 
 import msgspec
 
+from ws_responses.errors import UpstreamError
 from ws_responses.upstreams.base import Emit
 
 encode = msgspec.json.encode
+
+MAX_OUTPUT_CHARS: Final = 32 * 1024 * 1024
+"""Characters of one response: some eight million tokens, more than any model samples in one go."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -44,19 +49,21 @@ def mended(text: str) -> str:
 
 
 class EventWriter:
-    """Numbers the events of one response and hands them over.
+    """Numbers the events of one response and hands them over; keeps the text of the deltas.
 
     Args:
         emit: Where they go.
     """
 
-    __slots__ = ("_begin", "_emit_delta", "_emit_event", "_end", "_middle", "_next")
+    __slots__ = ("_begin", "_emit_delta", "_emit_event", "_end", "_middle", "_next", "_pieces", "_room")
 
     def __init__(self, emit: Emit) -> None:
         self._emit_event = emit.event
         self._emit_delta = emit.delta
         self._next = 0
         self._begin = self._middle = self._end = ""
+        self._pieces: list[str] = []
+        self._room = MAX_OUTPUT_CHARS
 
     def write(self, kind: str, members: bytes) -> Awaitable[None]:
         """Write an event; await the result before the next one.
@@ -74,14 +81,32 @@ class EventWriter:
         self._begin = f'{{"type":"{kind.prefix}.delta","sequence_number":'
         self._middle = f',{place},"delta":'
         self._end = kind.rest + "}"
+        self._pieces = []
 
     def delta(self, text: str) -> Awaitable[None]:
         """Write the next delta; await the result before the next event. The hot path.
 
         Raises:
-            UnicodeEncodeError: The text holds a lone surrogate.
+            UpstreamError: The response is too long.
         """
+        self._room -= len(text)
+        if self._room < 0:
+            raise UpstreamError(
+                f"The service's answer exceeds {MAX_OUTPUT_CHARS} characters.", code="upstream_output_too_large"
+            )
+        if text.isascii():
+            encoded = encode_ascii(text)  # the same as the other way, in two thirds of the time
+        else:
+            try:
+                encoded = encode(text).decode()
+            except UnicodeEncodeError:
+                text = mended(text)
+                encoded = encode(text).decode()
+        self._pieces.append(text)
         number = self._next
-        event = f"{self._begin}{number}{self._middle}{encode(text).decode()}{self._end}"
         self._next = number + 1
-        return self._emit_delta(event)
+        return self._emit_delta(f"{self._begin}{number}{self._middle}{encoded}{self._end}")
+
+    def grown(self) -> str:
+        """Return the text of all deltas since they were begun."""
+        return "".join(self._pieces)

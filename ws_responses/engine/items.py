@@ -19,9 +19,6 @@ ItemStatus = Literal["completed", "incomplete"]
 MAX_ITEMS: Final = 512
 """Items of one response: four times the calls that the API makes at once; more is a service that repeats itself."""
 
-MAX_OUTPUT_CHARS: Final = 32 * 1024 * 1024
-"""Characters of one response: some eight million tokens, more than any model samples in one go."""
-
 
 def random_id(prefix: str) -> str:
     """Return an id that nobody can guess."""
@@ -61,12 +58,11 @@ class ItemWriter:
         "_call_ids",
         "_encrypted",
         "_events",
+        "_grow",
         "_item",
         "_kind",
         "_new_id",
         "_phase",
-        "_pieces",
-        "_room",
         "_tools",
         "calls",
         "finished",
@@ -81,6 +77,7 @@ class ItemWriter:
         encrypted_reasoning: bool = False,
     ) -> None:
         self._events = events
+        self._grow = events.delta
         self._tools = tools
         self._new_id = new_id
         self._encrypted = encrypted_reasoning
@@ -89,8 +86,6 @@ class ItemWriter:
         self._call = -1
         self._call_ids: set[str] = set()
         self._item = _Item(b"", b"", [])
-        self._pieces: list[str] = []
-        self._room = MAX_OUTPUT_CHARS
         self.finished: list[bytes] = []
         self.calls = 0
 
@@ -151,20 +146,6 @@ class ItemWriter:
             raise UpstreamError("The service went on with a tool call that was over.", code="upstream_invalid_output")
         return self._grow(text)
 
-    def _grow(self, text: str) -> Awaitable[None]:
-        self._room -= len(text)
-        if self._room < 0:
-            raise UpstreamError(
-                f"The service's answer exceeds {MAX_OUTPUT_CHARS} characters.", code="upstream_output_too_large"
-            )
-        try:
-            written = self._events.delta(text)
-        except UnicodeEncodeError:
-            text = mended(text)
-            written = self._events.delta(text)
-        self._pieces.append(text)
-        return written
-
     # -- beginnings --------------------------------------------------------------------------------------------------
 
     async def _begin_text(self, kind: Kind, text: str, phase: str | None) -> None:
@@ -207,7 +188,6 @@ class ItemWriter:
 
     def _begin_part(self, kind: Kind, content_index: int | None) -> bytes:
         self._kind = kind
-        self._pieces = []
         place = self._place(content_index)
         self._events.begin_deltas(kind, place.decode())
         return place
@@ -218,7 +198,7 @@ class ItemWriter:
         """Finish the item that is open, if one is."""
         if self._kind is None:
             return
-        if self._kind is ARGUMENTS and status == "completed" and not any(self._pieces):
+        if self._kind is ARGUMENTS and status == "completed" and not self._events.grown():
             await self._grow("{}")  # no arguments: clients read them as JSON
         whole = await self._end_part()
         kind, item = self._kind, self._item
@@ -234,7 +214,7 @@ class ItemWriter:
         """Write the ends of the part that is open; return what it has grown to, encoded."""
         kind = self._kind
         assert kind is not None
-        whole = encode("".join(self._pieces))
+        whole = encode(self._events.grown())
         place = self._place(len(self._item.parts) if kind.part else None)
         await self._events.write(
             f"{kind.prefix}.done", b'%b,"%b":%b%b' % (place, kind.member.encode(), whole, kind.rest.encode())

@@ -213,11 +213,14 @@ class ScriptedBackend:
         start = self._clock.now()
         deltas = self._speaker.say(prompt, params, script.said) if script.deltas is None else script.deltas
         try:
-            for delta in deltas:
-                if generation.deltas == script.hold_after:
+            for number, delta in enumerate(deltas):
+                if number == script.hold_after:
                     await self._signal.wait_until(lambda: self._releases > releases)
-                await self._pace(start, generation.deltas)
-                generation.deltas += 1
+                if self._rate:
+                    await self._pace(start, number)
+                elif number % _YIELD_EVERY == _YIELD_EVERY - 1:
+                    await checkpoint()
+                generation.deltas = number + 1
                 if delta.finish is not None:
                     generation.outcome = "finished"
                 yield delta
@@ -271,12 +274,9 @@ class ScriptedBackend:
         self._signal.notify()
 
     async def _pace(self, start: float, number: int) -> None:
-        if self._rate:
-            wait = start + number / self._rate - self._clock.now()
-            if wait > 0:  # one that is late catches up
-                await self._clock.wait(wait, anyio.Event())
-        elif number % _YIELD_EVERY == _YIELD_EVERY - 1:
-            await checkpoint()
+        wait = start + number / self._rate - self._clock.now()
+        if wait > 0:  # one that is late catches up
+            await self._clock.wait(wait, anyio.Event())
 
     async def _fail(self, generation: Generation, fault: Fault | None) -> None:
         if fault is None:

@@ -1,12 +1,13 @@
 """The deterministic model behind a scripted backend."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from itertools import accumulate, takewhile
+from typing import Any, Final, Self
 
 import msgspec
 from msgspec import Struct
 
-from ws_responses.backends import ChatPrompt, Delta, GenerateParams, PromptKind, TokenPrompt, Usage
+from ws_responses.backends import ChatPrompt, Delta, Finish, GenerateParams, PromptKind, TokenPrompt, Usage
 from ws_responses.rendering.tokenizer import Tokenizer
 from ws_responses.testing.model import ARGUMENTS
 from ws_responses.testing.prompts import PrefixMemory, calls_made, offered_call
@@ -15,7 +16,7 @@ from ws_responses.testing.speech import PLAIN, Call, Markup, Said, chat_deltas, 
 __all__ = ["Asked", "Speaker", "kind_of"]
 
 _SAYINGS: Final = 16
-"""Answers without calls that are kept as deltas."""
+"""Answers without calls that are kept in pieces."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -30,6 +31,42 @@ class Asked(Struct, frozen=True, kw_only=True):
     prompt: TokenPrompt | ChatPrompt
     params: GenerateParams
     calls: int
+
+
+class _Saying(Struct, frozen=True, kw_only=True):
+    """An answer in pieces.
+
+    Attributes:
+        deltas: Without the last one.
+        finish: Why it ends.
+        tokens: Of all deltas; one without ids counts as one.
+        reasoning_tokens: Of these, deltas with reasoning.
+        ids: Of all deltas.
+    """
+
+    deltas: Sequence[Delta]
+    finish: Finish
+    tokens: int
+    reasoning_tokens: int
+    ids: Sequence[int]
+
+    @classmethod
+    def of(cls, deltas: Sequence[Delta], finish: Finish) -> Self:
+        """Count what is said."""
+        return cls(
+            deltas=deltas,
+            finish=finish,
+            tokens=sum(map(_tokens, deltas)),
+            reasoning_tokens=sum(bool(delta.reasoning) for delta in deltas),
+            ids=[token for delta in deltas for token in delta.token_ids],
+        )
+
+    def cut(self, most: int | None) -> "_Saying":
+        """Return it with ``most`` tokens at most."""
+        if most is None or self.tokens <= most:
+            return self
+        sums = accumulate(map(_tokens, self.deltas))
+        return self.of(self.deltas[: sum(1 for _ in takewhile(lambda tokens: tokens <= most, sums))], "length")
 
 
 class Speaker:
@@ -75,7 +112,7 @@ class Speaker:
             "tokens": PrefixMemory("tokens", remembers),
             "chat": PrefixMemory("chat", remembers),
         }
-        self._sayings: dict[tuple[PromptKind, Said], Sequence[Delta]] = {}
+        self._sayings: dict[tuple[PromptKind, Said], _Saying] = {}
         self._answers = 0
 
     def say(self, prompt: TokenPrompt | ChatPrompt, params: GenerateParams, said: Said | None) -> Iterator[Delta]:
@@ -89,23 +126,15 @@ class Speaker:
         if said is None:
             said = self._think(prompt, params)
         usage = self.read(prompt)
-        sampled: list[int] = []
-        output = reasoning = 0
-        finish = said.end
-        for delta in self._deltas(kind_of(prompt), said):
-            count = len(delta.token_ids) or 1
-            if params.max_tokens is not None and output + count > params.max_tokens:
-                finish = "length"
-                break
-            output += count
-            reasoning += bool(delta.reasoning)
-            sampled += delta.token_ids
-            yield delta
-        self._memories[kind_of(prompt)].keep(prompt.rendered, sampled)
+        saying = self._saying(kind_of(prompt), said).cut(params.max_tokens)
+        yield from saying.deltas
+        self._memories[kind_of(prompt)].keep(prompt.rendered, saying.ids)
         yield Delta(
-            finish=finish,
+            finish=saying.finish,
             usage=msgspec.structs.replace(
-                usage, output_tokens=output, reasoning_tokens=None if isinstance(prompt, TokenPrompt) else reasoning
+                usage,
+                output_tokens=saying.tokens,
+                reasoning_tokens=None if isinstance(prompt, TokenPrompt) else saying.reasoning_tokens,
             ),
         )
 
@@ -132,7 +161,7 @@ class Speaker:
         unit = "messages" if isinstance(prompt, ChatPrompt) else "tokens"
         return Said(reasoning=self._reasoning, text=self._text or f"This answers {prompt.rendered.end} {unit}.")
 
-    def _deltas(self, kind: PromptKind, said: Said) -> Sequence[Delta]:
+    def _saying(self, kind: PromptKind, said: Said) -> _Saying:
         known = self._sayings.get((kind, said))
         if known is not None:
             return known
@@ -141,11 +170,16 @@ class Speaker:
         else:
             self._answers += 1
             deltas = tuple(chat_deltas(said, self._piece, f"call_{self._answers}"))
+        saying = _Saying.of(deltas, said.end)
         if len(self._sayings) < _SAYINGS and not said.calls:  # the ids of calls are never used twice
-            self._sayings[kind, said] = deltas
-        return deltas
+            self._sayings[kind, said] = saying
+        return saying
 
 
 def kind_of(prompt: TokenPrompt | ChatPrompt) -> PromptKind:
     """Return the kind of a prompt."""
     return "tokens" if isinstance(prompt, TokenPrompt) else "chat"
+
+
+def _tokens(delta: Delta) -> int:
+    return len(delta.token_ids) or 1
