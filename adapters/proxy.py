@@ -125,15 +125,12 @@ class ProxyApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answer(send)
-        self._running += 1
         try:
             failure = await self._forward(scope, receive, answer)
             if failure is not None:
                 await answer.fail(failure)
         except ClientGone:
             logger.debug("a client left before it had its answer")
-        finally:
-            self._running -= 1
 
     async def _forward(self, scope: Scope, receive: Receive, answer: Answer) -> WireError | None:
         """Answer a request by the answer of the upstream; return why there is none."""
@@ -143,12 +140,19 @@ class ProxyApp:
             await upload.begin()
         except WireError as refusal:
             return refusal
+        # Not counted before: a client that is slow to send its request keeps nobody else from the upstream.
+        if self._running >= self._max_requests:
+            return Unavailable("The upstream has enough to do.", code="upstream_busy", headers={"retry-after": "1"})
         failure: WireError | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(upload.watch, tasks.cancel_scope)
-            with suppress(ClientGone):
-                failure = await self._relay(scope["method"], url, headers, upload, answer)
-            tasks.cancel_scope.cancel()
+        self._running += 1
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(upload.watch, tasks.cancel_scope)
+                with suppress(ClientGone):
+                    failure = await self._relay(scope["method"], url, headers, upload, answer)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._running -= 1
         return failure
 
     def _admit(self, scope: Scope) -> tuple[URL, list[tuple[str, str]]]:
@@ -160,8 +164,6 @@ class ProxyApp:
         if scope["method"] not in METHODS:
             allowed = {"allow": ", ".join(METHODS)}
             raise InvalidRequest("This method is not served.", status=405, code="method_not_allowed", headers=allowed)
-        if self._running > self._max_requests:
-            raise Unavailable("The upstream has enough to do.", code="upstream_busy", headers={"retry-after": "1"})
         headers = self._rules.request(scope)
         if not self._keeps:
             headers.append(("connection", "close"))

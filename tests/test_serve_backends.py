@@ -100,6 +100,7 @@ async def test_completions_are_asked_by_token_ids() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # two models on two cores are slow
 async def test_llama_cpp_without_a_url_serves_a_model_of_its_own(tmp_path: Path) -> None:
     """Without this the first try would begin with a download."""
     require("xllamacpp")

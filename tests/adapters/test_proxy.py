@@ -452,6 +452,21 @@ async def test_requests_above_the_bound_are_refused_at_once() -> None:
     assert (first.status, second.status) == (200, 200)
 
 
+async def test_a_client_that_sends_nothing_keeps_nobody_out(wire: WireServer) -> None:
+    """Without this a few clients that never send their bodies would close the upstream to all others."""
+    app = ProxyApp(wire.url, max_requests=1)
+    slow = Call(app, body=[None, b"late"])
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(slow.run())
+        await anyio.wait_all_tasks_blocked()
+        other = await Call(app).run()
+        slow.go_on()
+        await running
+    await app.aclose()
+
+    assert (other.status, slow.status) == (200, 200)
+
+
 async def test_a_proxy_of_itself_says_so(wire: WireServer) -> None:
     """Without this one request would call itself until no connections are left."""
     app = ProxyApp(wire.url)
