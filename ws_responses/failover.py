@@ -106,6 +106,12 @@ class FailoverRouter:
                 return route
         return min(candidates, key=lambda route: self._health[id(route.backend)].down_until)
 
+    def instead_of(self, route: Route, tenant: str) -> Route | None:
+        """Return another route of the same model whose backend is up; None if there is none."""
+        now = self._clock.now()
+        others = [each for each in self._routes.get(route.model, ()) if each.backend is not route.backend]
+        return next((each for each in self._ordered(others, tenant, None) if self._take(each, now)), None)
+
     def models(self, tenant: str) -> list[str]:
         """Return the names of the table."""
         del tenant

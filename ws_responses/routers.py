@@ -32,6 +32,20 @@ class HearsOutcomes(Protocol):
         """Hear that a turn of this route was answered."""
 
 
+@runtime_checkable
+class KnowsOthers(Protocol):
+    """What a router has that knows several routes of a model."""
+
+    def instead_of(self, route: Route, tenant: str) -> Route | None:
+        """Return another route of the same model that may be used now; None if there is none."""
+        ...
+
+
+def another_route(router: Router, route: Route, tenant: str) -> Route | None:
+    """Return a route to be tried in place of one that failed; None if there is none."""
+    return router.instead_of(route, tenant) if isinstance(router, KnowsOthers) else None
+
+
 def tell_failed(router: Router, route: Route, error: WireError) -> None:
     """Tell a router that a turn failed in its backend, if it wants to know."""
     if isinstance(router, HearsOutcomes):

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from msgspec import Struct
 
@@ -24,6 +25,10 @@ from ws_responses.upstreams.base import CurrentTurn, Emit
 logger = logging.getLogger("ws_responses.engine")
 
 
+MAX_PLANS: Final = 4
+"""Ways to answer one turn that are tried before the last: as chat messages, at other backends."""
+
+
 class EngineCounts(Struct):
     """What an operator may want to know of an engine; each counts turns.
 
@@ -31,11 +36,13 @@ class EngineCounts(Struct):
         ids_lost: The sampled ids were not all known, although the backend tells ids: the answer was rendered from its text.
         as_chat: The backend refused token ids, and was given chat messages.
         truncated: The oldest of the conversation was left out.
+        elsewhere: The backend failed, and another one answered or was asked.
     """
 
     ids_lost: int = 0
     as_chat: int = 0
     truncated: int = 0
+    elsewhere: int = 0
 
 
 class TurnAnswer:
@@ -71,8 +78,7 @@ class TurnAnswer:
 
     async def run(self, *, at_once: bool) -> None:
         """Answer it; see ``ResponsesEngine.run``."""
-        self._turn.rendering = self._plan.rendering
-        self._turn.route_name = self._plan.route.name
+        self._take(self._plan)
         self._counts.truncated += self._plan.truncated
         if at_once:
             await self._announce()
@@ -101,18 +107,36 @@ class TurnAnswer:
         return error
 
     async def _open(self) -> Opened:
-        plan = self._plan
-        try:
-            return await self._caller.open(plan.route, plan.prompt, plan.params, self._emit.alive)
-        except PromptNotAccepted:
-            chat = await self._planner.replan_as_chat(self._turn, plan)
-            if chat is None:
-                raise
-            logger.info("route %s takes no token ids; it is given chat messages from now on", plan.route.name)
-        self._plan = plan = chat
+        """Begin the generation: with another kind of prompt, or at another backend, if this one cannot.
+
+        Raises:
+            WireError: Nobody can.
+        """
+        for _ in range(MAX_PLANS):
+            plan = self._plan
+            try:
+                return await self._caller.open(plan.route, plan.prompt, plan.params, self._emit.alive)
+            except PromptNotAccepted:
+                other = await self._planner.replan_as_chat(self._turn, plan)
+                if other is None:
+                    raise
+                logger.info("route %s takes no token ids; it is given chat messages from now on", plan.route.name)
+                self._counts.as_chat += 1
+            except WireError as error:
+                other = await self._planner.replan_elsewhere(self._turn, plan, error)
+                if other is None:
+                    raise
+                logger.warning(
+                    "route %s failed (%s); the turn goes to %s", plan.route.name, error.code, other.route.name
+                )
+                self._counts.elsewhere += 1
+            self._take(other)
+        return await self._caller.open(self._plan.route, self._plan.prompt, self._plan.params, self._emit.alive)
+
+    def _take(self, plan: Plan) -> None:
+        self._plan = plan
         self._turn.rendering = plan.rendering
-        self._counts.as_chat += 1
-        return await self._caller.open(plan.route, plan.prompt, plan.params, self._emit.alive)
+        self._turn.route_name = plan.route.name
 
     async def _answer(self, opened: Opened) -> None:
         draft, parser = self._plan.draft, self._plan.answer.parser
@@ -124,7 +148,12 @@ class TurnAnswer:
             single_call=not draft.request.parallel_tool_calls,
         )
         self._turn.usage_so_far = partial(self._usage, reader)
-        await self._read(opened, reader)
+        try:
+            await self._read(opened, reader)
+        except WireError as error:
+            self._planner.failed(self._plan, error)
+            raise
+        self._planner.served(self._plan)
         reason = await reader.end()
         await self._finish(reader, items.finished, reason)
         if not reader.stopped:

@@ -8,7 +8,7 @@ import anyio.to_thread
 from cachetools import LRUCache
 from msgspec.structs import replace
 
-from ws_responses.backends import ChatPrompt
+from ws_responses.backends import ChatPrompt, may_succeed_again
 from ws_responses.engine.choice import parse_choice
 from ws_responses.engine.plan import ContextLengthExceeded, Draft, EngineKept, Plan
 from ws_responses.engine.prompts import ChatTools, params_of, prompt_of
@@ -25,10 +25,11 @@ from ws_responses.engine.tools import (
     with_added,
 )
 from ws_responses.engine.truncating import fitted
-from ws_responses.errors import InvalidRequest
+from ws_responses.errors import InvalidRequest, WireError
 from ws_responses.rendering.cache import Kept, RenderKey, render
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.rendering.renderer import Answer, CannotRender, Renderer, RenderSettings
+from ws_responses.routers import another_route, tell_failed, tell_served
 from ws_responses.routing import Route, Router
 from ws_responses.state.node import ResponseNode
 from ws_responses.upstreams.base import CurrentTurn
@@ -89,6 +90,26 @@ class Planner:
             return None
         self._chat_only[plan.route.name, plan.route.backend_model] = True
         return await self._complete(turn, plan.draft, route)
+
+    async def replan_elsewhere(self, turn: CurrentTurn, plan: Plan, error: WireError) -> Plan | None:
+        """Return the plan for another backend, since this one has failed; None if none can do better.
+
+        Raises:
+            WireError: The conversation cannot be given to it.
+        """
+        tell_failed(self._router, plan.route, error)
+        if not may_succeed_again(error):
+            return None
+        route = another_route(self._router, plan.route, turn.tenant)
+        return None if route is None else await self._complete(turn, plan.draft, self._usable(route))
+
+    def failed(self, plan: Plan, error: WireError) -> None:
+        """Hear that the backend of a plan failed in the middle of its answer."""
+        tell_failed(self._router, plan.route, error)
+
+    def served(self, plan: Plan) -> None:
+        """Hear that it has answered."""
+        tell_served(self._router, plan.route)
 
     # -- tools and route ---------------------------------------------------------------------------------------------
 
