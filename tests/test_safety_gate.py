@@ -20,6 +20,7 @@ from tests.safety_room import (
     texts_of,
 )
 from tests.state.drive import drive
+from ws_responses.errors import UpstreamError
 from ws_responses.safety import (
     Judge,
     Judgement,
@@ -242,14 +243,42 @@ def test_unknown_events_have_text_too() -> None:
     assert window.new_text == "psst"
 
 
-@pytest.mark.parametrize("payload", [b"", b"[1]", b'"text"', b"{", b'{"type":1,"delta":"x"}', b"[DONE]"])
-def test_what_is_no_event_passes_to_who_refuses_it(payload: bytes) -> None:
+@pytest.mark.parametrize(
+    "payload", [b"", b"[1]", b'"text"', b"{", b"\xff", b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"]
+)
+def test_what_cannot_be_read_does_not_pass(payload: bytes) -> None:
+    """Unread it would be unjudged."""
+    gate = OutputGate(options(), ABOUT, EMPTY)
+    with pytest.raises(UpstreamError):
+        gate.take(payload)
+    assert leaving(gate) == []
+
+
+@pytest.mark.parametrize("payload", [b"[DONE]", b" [DONE]\n", b'{"type":1,"delta":5}'])
+def test_what_is_no_event_and_has_no_text_passes_to_who_knows_it(payload: bytes) -> None:
     gate = OutputGate(options(), ABOUT, EMPTY)
     gate.take(payload)
-    window = gate.window()
-    if window is not None:
-        gate.passed(passed())
     assert leaving(gate) == [payload]
+
+
+@pytest.mark.parametrize(
+    "delta", [rb"a \ud800bad word", b"a bad word \xff", rb"a \ud800 b\u0061d word", b'a bad word","x":1e999,"y":"']
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_mended_on_its_way_is_judged(delta: bytes, whole: bool) -> None:
+    """Lone surrogates and bytes that are no UTF-8 become U+FFFD further down: what the fast decoder refuses still gets there."""
+    place = b'"output_index":0,"content_index":0,"item_id":"m"'
+    text = b'{"type":"response.output_text.delta",%b,"delta":"%b"}' % (place, delta)
+    if whole:
+        item = b'{"type":"message","content":[{"type":"output_text","text":"%b"}]}' % delta
+        text = b'{"type":"response.output_item.done","output_index":0,"item":%b}' % item
+    gate = OutputGate(options(), ABOUT, EMPTY)
+    gate.take(text)
+    gate.finish()
+    window = gate.window()
+    assert window is not None
+    assert judge(window, EMPTY).blocked
+    assert "\ud800" not in window.text
 
 
 def test_the_escapes_of_arguments_are_read_also_where_a_window_cuts_them() -> None:
@@ -348,6 +377,28 @@ def test_a_call_is_cut_off_where_its_arguments_were() -> None:
     assert (call["type"], call["name"], call["status"]) == ("function_call", "run", "incomplete")
     assert f'{{"a": "ok {TERM}"}}'.startswith(call["arguments"])
     assert call["arguments"]
+
+
+def test_a_text_that_was_finished_is_in_the_closing_event_once() -> None:
+    """Its deltas and its ``done`` say the same."""
+    part = {"item_id": "m", "output_index": 0}
+    stream = encoded(
+        [
+            *builder().start(),
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {"type": "message", "id": "m", "content": []},
+            },
+            {"type": "response.output_text.delta", **part, "content_index": 0, "delta": "One. "},
+            {"type": "response.output_text.done", **part, "content_index": 0, "text": "One. "},
+            {"type": "response.output_text.delta", **part, "content_index": 1, "delta": f"A {TERM}. "},
+            {"type": "response.output_text.done", **part, "content_index": 1, "text": f"A {TERM}. "},
+        ]
+    )
+    _, closing = closing_of(stream)
+    assert closing is not None
+    assert snapshot_texts(closing["response"]) == ["One. "]
 
 
 def test_what_is_held_back_has_not_begun_to_leave() -> None:

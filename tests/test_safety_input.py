@@ -210,7 +210,12 @@ def test_a_history_that_nobody_has_judged_is_read_with_the_delta() -> None:
 
 @pytest.mark.parametrize(
     ("items", "members", "path"),
-    [([b'{"content":1e999}'], {}, "input[0]"), ([], {"tools": b"[1e999]"}, "tools")],
+    [
+        ([b'{"content":1e999}'], {}, "input[0]"),
+        ([b"{}", b'{"content":"\\ud800 text"}'], {}, "input[1]"),
+        ([], {"tools": b"[1e999]"}, "tools"),
+        ([], {"instructions": b'"\\udfff"'}, "instructions"),
+    ],
 )
 def test_what_cannot_be_read_is_refused_by_its_path(items: list[bytes], members: dict[str, bytes], path: str) -> None:
     """Passed on unread it would be passed on unjudged."""

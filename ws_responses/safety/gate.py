@@ -130,6 +130,7 @@ class OutputGate:
 
         Raises:
             OutputTooLarge: The output is more than can be remembered, or held until it is judged as a whole.
+            UpstreamError: The event cannot be read, and so not be judged.
         """
         if self.blocked:
             return

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from ws_responses.errors import WireError
 from ws_responses.safety.gate import OutputGate, Payload
 from ws_responses.safety.judge import Judge
-from ws_responses.safety.verdict import ContentBlocked, Judgement, OutputTooLarge, SafetyInput, SafetyState, merged
+from ws_responses.safety.verdict import ContentBlocked, Judgement, SafetyInput, SafetyState, merged
 
 logger: Final = logging.getLogger("ws_responses.safety")
 
@@ -181,7 +181,7 @@ class Guard:
         self._downstream.alive()
         try:
             self._gate.take(payload)
-        except OutputTooLarge as error:
+        except WireError as error:
             self._gate.block()
             await self._close(error)
             return

@@ -52,7 +52,7 @@ def read_input(
             state (it came from a store).
 
     Raises:
-        InvalidRequest: A number is beyond all ranges; ``param`` is where.
+        InvalidRequest: Something cannot be read, and so not be judged; ``param`` is where.
     """
     known = SafetyState() if state is None else state
     digests = {name: _digest_of(value) for name, value in members.items()}
@@ -97,7 +97,9 @@ def _member_pieces(name: str, member: Member) -> Iterator[Piece]:
     try:
         value = _decode(member.raw if isinstance(member, Interned) else member)
     except (msgspec.DecodeError, RecursionError):
-        raise InvalidRequest("A number in this field is out of range.", param=name) from None
+        raise InvalidRequest(
+            "This field cannot be read: a number is out of range, or half of a character is missing.", param=name
+        ) from None
     role = "system" if name == "instructions" else None
     for leaf in leaves(value):
         yield Piece(text=leaf.text, kind="setting", role=role, path=name + dotted(leaf.path))

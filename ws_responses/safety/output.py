@@ -1,14 +1,20 @@
 """The text in the events of an answer: which part of the output it belongs to, and whether it is new or all of that part."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from ws_responses.errors import UpstreamError
 from ws_responses.protocol import events
 from ws_responses.safety.text import as_list, as_object, is_json_text, kind_of, leaves
 from ws_responses.safety.verdict import Kind
+from ws_responses.upstreams.text import mended
+
+_END_MARKS: Final = (b"[DONE]", "[DONE]")
+"""What may follow the last event, and is none."""
 
 _decode_any = msgspec.json.Decoder().decode
 
@@ -132,7 +138,11 @@ _decode_delta = msgspec.json.Decoder(_Delta).decode
 
 
 def hear(payload: bytes | str) -> Heard:
-    """Read an event. What cannot be read has no text: whoever gets it next refuses it."""
+    """Read an event.
+
+    Raises:
+        UpstreamError: It is none, or cannot be read, and so not be judged.
+    """
     try:
         event = _decode_delta(payload)
         rule = _RULES.get(event.type)
@@ -144,12 +154,25 @@ def hear(payload: bytes | str) -> Heard:
             return Heard(event.type, event.sequence_number, (said,) if event.delta else ())
     except (msgspec.DecodeError, RecursionError):
         pass  # no delta of the usual form
-    try:
-        value = _decode_any(payload)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    if payload.strip() in _END_MARKS:
         return Heard("", None)
-    members = as_object(value)
-    return Heard("", None) if members is None else _hear_any(members)
+    members = as_object(_read(payload))
+    if members is None:
+        raise UpstreamError("The upstream sent an event that is not a JSON object.")
+    return _hear_any(members)
+
+
+def _read(payload: bytes | str) -> Any:
+    """Return an event, decoded; also one that is mended on its way to the client, which must not get there unread."""
+    try:
+        return _decode_any(payload)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        text = payload.encode("utf-8", "surrogatepass") if isinstance(payload, str) else payload
+    try:
+        # Takes what the fast decoder does not: numbers beyond all ranges, which mean nothing here.
+        return json.loads(mended(text), strict=False)
+    except (ValueError, RecursionError):
+        raise UpstreamError("The upstream sent an event that cannot be read.") from None
 
 
 def _hear_any(event: dict[str, Any]) -> Heard:

@@ -126,12 +126,14 @@ def decode_item(item: bytes | Raw, path: str) -> Any:
     """Return an item, decoded.
 
     Raises:
-        InvalidRequest: It has a number beyond all ranges, which is all that can be wrong with an item that was split off.
+        InvalidRequest: It holds what only a decoder of all of it sees: a number beyond all ranges, half of a character.
     """
     try:
         return _decode(item)
     except (msgspec.DecodeError, RecursionError):
-        raise InvalidRequest("A number in this item is out of range.", param=path) from None
+        raise InvalidRequest(
+            "This item cannot be read: a number is out of range, or half of a character is missing.", param=path
+        ) from None
 
 
 def kind_of(item_type: str | None, path: tuple[str | int, ...]) -> Kind:
