@@ -18,6 +18,8 @@ from ws_responses.adapters.local_model import LocalModel
 from ws_responses.backends import ChatPrompt, Delta, GenerateParams, PromptNotAccepted, TokenPrompt, Usage
 from ws_responses.rendering.rendered import Rendered
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine reads a prompt slowly
+
 START, END = 1, 2
 WORDS = "the server keeps rendered tokens of each conversation and appends only what is new in this turn "
 
