@@ -297,6 +297,16 @@ class ResponsesWebSocketMiddleware:
         """Bytes of history kept in the process."""
         return self.registry.ledger.process.used
 
+    @property
+    def unsettled(self) -> int:
+        """Number of records that settlement has not delivered yet."""
+        return 0 if self.registry.settler is None else self.registry.settler.pending
+
+    @property
+    def unsettled_s(self) -> float:
+        """Age of the oldest of them, in seconds."""
+        return 0.0 if self.registry.settler is None else self.registry.settler.oldest_s
+
     # -- an upgrade --------------------------------------------------------------------------------------------------
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

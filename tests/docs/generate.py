@@ -15,7 +15,11 @@ from ws_responses import (
     Handshake,
     Limits,
     Principal,
+    ResponsesApp,
+    ResponsesEngine,
     ResponsesWebSocketMiddleware,
+    Safety,
+    Settlement,
     WireError,
     errors,
     limits,
@@ -37,6 +41,7 @@ from .source import (
     section,
     summary,
     tree_of,
+    wire_errors,
 )
 from .source import fields as field_types
 
@@ -85,6 +90,10 @@ def options() -> str:
         "`ConfigurationError` at once. What a number in `limits=` bounds: [limits](limits.md).",
         "",
         *table(("option", "type", "default", "meaning"), rows),
+        *_options_of(ResponsesApp, "ResponsesApp(engine, *, ...)"),
+        *_options_of(ResponsesEngine, "ResponsesEngine(backend, *, ...)"),
+        *_options_of(Safety, "Safety(*classifiers, ...)"),
+        *_options_of(Settlement, "Settlement(hook, *, ...)"),
         "## Functions that you may give",
         "",
         *table(("name", "type", "meaning"), map(_alias, _ALIASES)),
@@ -115,6 +124,16 @@ def options() -> str:
     return _page(lines)
 
 
+def _options_of(kind: type, call: str) -> list[str]:
+    given = section(kind, "Args")
+    rows = [
+        (code(name), code(_choice(type_name)), code(default), given[name.lstrip("*")])
+        for name, type_name, default in parameters(kind.__init__)
+        if name.lstrip("*") in given
+    ]
+    return [f"## `{call}`", "", summary(kind), "", *table(("option", "type", "default", "meaning"), rows)]
+
+
 def _choice(kind: str) -> str:
     for name, module in _CHOICES.items():
         if kind == name:
@@ -138,7 +157,7 @@ def _described(kind: type, how: str) -> list[str]:
     ]
 
 
-_INTERNAL: Final = frozenset({"keep"})
+_INTERNAL: Final = frozenset({"keep", "share", "serve_post", "bytes_since"})
 """Public by their name only: for the steps of a turn."""
 
 
@@ -263,6 +282,27 @@ FURTHER_CODES: Final[dict[str, tuple[int, str]]] = {
         413,
         "Warm-ups of a connection hold more than `max_warmup_bytes` before the app has accepted a first call.",
     ),
+    "invalid_api_key": (401, "HTTP of `serve`: the key is missing or not valid."),
+    "method_not_allowed": (405, "HTTP of the sidecar."),
+    "not_found": (404, "HTTP of the sidecar: a path that the upstream does not serve."),
+    "unknown_parameter": (400, "HTTP: `stream_id` and `generate` are for sockets only."),
+    "unsupported_parameter": (400, "Engine: the request asks for what is not served here; `param` names it."),
+    "unsupported_tool": (400, "Engine: a tool of this type cannot be offered here."),
+    "unsupported_input": (400, "Engine: an item, image or file that the model cannot be given."),
+    "invalid_image_url": (400, "Engine: the URL of an image or a file is none that may be fetched."),
+    "failed_to_download_image": (400, "Engine: the resolver could not fetch an image."),
+    "failed_to_download_file": (400, "Engine: the resolver could not fetch a file."),
+    "image_too_large": (400, "Engine: an image is larger than the resolver takes."),
+    "file_too_large": (400, "Engine: a file is larger than the resolver takes."),
+    "insufficient_quota": (402, "Backend: the service wants to be paid."),
+    "conflict": (409, "Backend: the service says so."),
+    "upstream_authentication_error": (
+        502,
+        "Backend: the service refuses *our* key; nothing that the client could mend.",
+    ),
+    "upstream_unreachable": (503, "Backend or sidecar: nobody answers there."),
+    "upstream_invalid_output": (502, "Backend: what it says makes no sense."),
+    "upstream_output_too_large": (502, "Backend: one answer exceeds all bounds."),
     "upgrade_required": (426, "Upgrade only: `enabled=False`."),
     "origin_not_allowed": (403, "Upgrade only: a page of another origin."),
     "app_refused": (401, "Hooks only: the app refused the upgrade by 401 or 403; its own answer was passed on."),
@@ -291,7 +331,7 @@ CLOSE_CODES: Final = frozenset(number for number, _ in _CLOSES)
 
 def errors_page() -> str:
     """The page about errors."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WireError)]
+    kinds = [kind for kind in wire_errors() if kind not in _BASES]
     raised = [kind for kind in vars(errors).values() if _is_other_error(kind)]
     example = encode_error(errors.PreviousResponseNotFound("resp_abc"), stream_id="main")
     lines = [
@@ -314,14 +354,10 @@ def errors_page() -> str:
         "",
         "*evicts*: the turn had begun to run, so that its parent, if it is of the same lane, is evicted.",
         "",
-        *table(
-            ("code", "status", "type", "evicts", "when"),
-            (
-                (code(kind.code), str(kind.status), code(kind.type), "yes" if kind.ran else "no", _when(kind))
-                for kind in kinds
-                if kind not in _BASES
-            ),
-        ),
+        *_codes(kind for kind in kinds if kind.__module__ == WireError.__module__),
+        "## Codes of the engine, its app, and of quota, safety and settlement",
+        "",
+        *_codes(kind for kind in kinds if kind.__module__ != WireError.__module__),
         "Further:",
         "",
         *table(
@@ -362,6 +398,13 @@ def errors_page() -> str:
         "Anything else that they raise is logged, and becomes 503.",
     ]
     return _page(lines)
+
+
+def _codes(kinds: Iterable[type[WireError]]) -> list[str]:
+    rows = (
+        (code(kind.code), str(kind.status), code(kind.type), "yes" if kind.ran else "no", _when(kind)) for kind in kinds
+    )
+    return table(("code", "status", "type", "evicts", "when"), rows)
 
 
 def _when(kind: type[WireError]) -> str:

@@ -1,7 +1,9 @@
 """Reads what the code says of itself: docstrings, their sections, and the strings below attributes."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -9,7 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import ws_responses
+from ws_responses.errors import WireError
+
 REPO: Final = Path(__file__).parents[2]
+NO_SERVERS: Final = frozenset({"testing", "bench", "adapters", "chat", "conformance"})
+"""Parts of the package that tell no client anything."""
+
 PACKAGE: Final = REPO / "ws_responses"
 
 _ROLE: Final = re.compile(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`")
@@ -89,10 +97,25 @@ def fields(kind: type) -> dict[str, str]:
 
 
 def modules() -> Iterator[ast.Module]:
-    """The syntax trees of the modules that serve sockets: no tools for tests, no benchmarks."""
+    """The syntax trees of the modules that serve clients: no tools for tests, no benchmarks, no client."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        if not {"testing", "bench", "adapters"} & set(path.relative_to(PACKAGE).parts):
+        if not NO_SERVERS & set(path.relative_to(PACKAGE).parts):
             yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+def wire_errors() -> list[type[WireError]]:
+    """All errors that the package can tell a client, those of ``errors.py`` first."""
+    for module in pkgutil.walk_packages(ws_responses.__path__, "ws_responses."):
+        if not NO_SERVERS & set(module.name.split(".")) and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return sorted(_relatives(WireError), key=lambda kind: (kind.__module__ != WireError.__module__, kind.__module__))
+
+
+def _relatives(kind: type[WireError]) -> Iterator[type[WireError]]:
+    if kind.__module__.startswith("ws_responses.") and not NO_SERVERS & set(kind.__module__.split(".")):
+        yield kind
+    for relative in kind.__subclasses__():
+        yield from _relatives(relative)
 
 
 def keyword_literals(*names: str) -> Iterator[Any]:
