@@ -24,6 +24,7 @@ from ws_responses.errors import (
     Refused,
     RequestTooLarge,
     StoreError,
+    StoreUnavailable,
     StreamLimitReached,
     StreamTruncated,
     ToolCallNotFound,
@@ -89,6 +90,7 @@ WIRE: dict[type[WireError], tuple[Callable[[], WireError], int, str, str, str | 
         None,
     ),
     Unavailable: (lambda: Unavailable("m"), 503, "server_error", "server_is_overloaded", None),
+    StoreUnavailable: (StoreUnavailable, 503, "server_error", "store_unavailable", None),
     UpstreamError: (lambda: UpstreamError("m"), 502, "server_error", "upstream_error", None),
     EventTooLarge: (lambda: EventTooLarge(1), 502, "server_error", "upstream_event_too_large", None),
     StreamTruncated: (StreamTruncated, 502, "server_error", "upstream_stream_truncated", None),
@@ -109,6 +111,7 @@ NEVER_RAN = {
     QueueFull,
     ConnectionsExhausted,
     Unavailable,
+    StoreUnavailable,
 }
 """Syntax, lane, queue, auth, quota: these evict no parent (design, lanes and eviction)."""
 

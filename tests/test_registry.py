@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from tests.shell import KEY, OTHER_KEY, Shell, by_bearer, code_of, create, id_of, kinds, types_of
 from ws_responses import Handshake, Principal
 from ws_responses._types import Message
-from ws_responses.errors import StoreError
+from ws_responses.errors import RecordUnreadable, StoreError
 from ws_responses.instrumentation import ConnectionDenied, StoreFailed, TurnFinished
 from ws_responses.state.node import Record
 from ws_responses.state.store import StoreKey
@@ -410,6 +411,10 @@ class SlowStore:
     async def aclose(self) -> None:
         self.closed = True
 
+    def forget_charges(self) -> None:
+        """Make the records what they are when they come from another process."""
+        self.kept = {key: (replace(record, size=0, budgets=()), parent) for key, (record, parent) in self.kept.items()}
+
 
 async def test_a_turn_never_waits_for_a_shared_store() -> None:
     """The closing event, and the next turn of the socket, come while the write is still on its way, in order."""
@@ -515,6 +520,99 @@ async def test_a_chain_is_loaded_once() -> None:
         for _ in range(3):
             assert kinds(await ws.turn(create(previous_response_id=last, store=False)))[-1] == "completed"
     assert [entry for entry in store.begun if entry.startswith("load")] == [f"load {last}"]
+
+
+async def test_turns_that_fork_a_stored_chain_at_once_load_it_once() -> None:
+    """Sixteen lanes after a reconnect would read the same megabytes sixteen times, and keep them as often."""
+    app = ScriptedApp()
+    store = SlowStore()
+    shell = Shell(app, store=store)
+    async with shell.socket(KEY) as ws:
+        first = id_of(await ws.turn(create("x" * 100_000)))
+        await settle()
+    store.forget_charges()
+    store.gates["load"] = anyio.Event()
+    async with shell.socket(KEY) as ws, shell.socket(KEY) as other:
+        for lane in range(4):
+            await ws.send_json(create("fork", previous_response_id=first, store=False, stream_id=f"lane{lane}"))
+        await other.send_json(create("fork", previous_response_id=first, store=False))
+        await settle()
+        store.gates["load"].set()
+        for lane in range(4):
+            await ws.collect(f"lane{lane}")
+        await other.collect()
+        assert store.begun.count(f"load {first}") == 1
+        assert 2 * 100_000 < shell.middleware.history_bytes < 2 * 120_000, "once for each connection"
+    assert len(app.requests) == 6
+    app.requests.clear()  # their scopes hold the turns
+    assert shell.middleware.history_bytes == 0
+
+
+async def test_a_loaded_chain_is_charged_whatever_the_store_says_of_its_size() -> None:
+    """Records from another process come without a charge: a client could fill the memory with them."""
+    store = SlowStore()
+    shell = Shell(ScriptedApp(), store=store)
+    async with shell.socket(KEY) as ws:
+        first = id_of(await ws.turn(create("x" * 100_000)))
+        await settle()
+    store.forget_charges()
+    (key,) = store.kept
+    async with shell.socket(KEY) as ws:
+        await ws.turn(create(previous_response_id=first, store=False))
+        assert shell.middleware.history_bytes > 100_000
+    small = Shell(ScriptedApp(), {"max_connection_bytes": 50_000}, store=store, tenant=lambda _: key.tenant)
+    async with small.socket(KEY) as ws:
+        (event,) = await ws.turn(create(previous_response_id=first, store=False))
+        assert code_of(event) == "previous_response_not_found"
+    assert small.middleware.history_bytes == 0
+
+
+class ClosedStore(SlowStore):
+    """A store that would rather have a turn refused than run without its history."""
+
+    fails_closed = True
+
+
+@pytest.mark.parametrize("error", [StoreError("x"), OSError("x"), None])
+@pytest.mark.parametrize("history", ["replay", "forward"])
+async def test_a_store_that_fails_closed_refuses_turns_that_need_it(
+    error: Exception | None, history: Literal["replay", "forward"]
+) -> None:
+    """A client that is told "not found" sends its whole history anew; told 503, it tries again and finds its chain."""
+    app = ScriptedApp()
+    store = ClosedStore()
+    shell = Shell(app, {"store_timeout_s": 2.0}, store=store, history=history)
+    async with shell.socket(KEY) as ws:
+        first = id_of(await ws.turn(create()))
+        await settle()
+    async with shell.socket(KEY) as ws:
+        if error is None:
+            store.gates["load"] = anyio.Event()
+        else:
+            store.errors["load"] = error
+        await ws.send_json(create(previous_response_id=first))
+        if error is None:
+            await shell.clock.advance(2)
+        (event,) = await ws.collect()
+        assert (event["type"], event["status"], code_of(event)) == ("error", 503, "store_unavailable")
+        assert event["headers"] == {"retry-after": "1"}
+        assert len(app.requests) == 1
+        assert kinds(await ws.turn(create("needs no store")))[-1] == "completed"
+        store.errors.clear()
+        store.gates.clear()
+        assert kinds(await ws.turn(create(previous_response_id=first)))[-1] == "completed"
+    assert types_of(app.requests[-1].body)[-1] == "user"
+
+
+async def test_a_record_that_cannot_be_read_is_a_miss_even_where_the_store_fails_closed() -> None:
+    """It will not become readable: a client that is told to try again would do so for ever."""
+    store = ClosedStore()
+    shell = Shell(ScriptedApp(), store=store)
+    store.errors["load"] = RecordUnreadable("x")
+    async with shell.socket(KEY) as ws:
+        (event,) = await ws.turn(create(previous_response_id="resp_x"))
+        assert code_of(event) == "previous_response_not_found"
+    assert [fact.error for fact in shell.facts.of(StoreFailed)] == ["RecordUnreadable"]
 
 
 async def test_an_id_that_is_deleted_while_it_is_written_or_loaded_is_gone() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Raw
 
 from ws_responses._types import ASGIApp, Receive, Scope, Send
-from ws_responses.errors import ConfigurationError, InvalidRequest, WireError
+from ws_responses.errors import ConfigurationError, InvalidRequest, StoreUnavailable, WireError
 from ws_responses.handshake import Handshake
 from ws_responses.http_turn import send_error, send_json
 from ws_responses.listing import input_items
@@ -154,7 +154,8 @@ class ResponsesApp:
         del receive
         tenant, records = await self._stored(scope)
         response_id = records[-1].id
-        await self._app.registry.forget(tenant, response_id)
+        if not await self._app.registry.forget(tenant, response_id):
+            raise StoreUnavailable
         await send_json(send, 200, {"id": response_id, "object": "response", "deleted": True})
 
     async def _input_items(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,6 +4,7 @@
     ``ConfigurationError``      wrong options, raised by constructors
     ``LocalProtocolError``      our caller misused the sans-IO session
     ``StoreError``              a response store failed
+        ``RecordUnreadable``    what it holds is damaged, or not for us
     ``WireError``               something the client is told: knows ``status``, ``type``, ``code``, ``param``
         ``InvalidRequest``      400 and its documented relatives
         ``Refused``             authentication, authorisation, quota, queue: the turn never ran
@@ -32,6 +33,13 @@ class LocalProtocolError(WSResponsesError, RuntimeError):
 
 class StoreError(WSResponsesError):
     """A response store could not answer."""
+
+
+class RecordUnreadable(StoreError):
+    """What a store holds of a chain is damaged, sealed with another key, made by a newer version, or not what was asked for.
+
+    Asking again would not help: it counts as not found, whatever the store does when it fails.
+    """
 
 
 def excerpt(text: str, limit: int = 256) -> str:
@@ -267,6 +275,17 @@ class Unavailable(Refused):
     status = 503
     type = "server_error"
     code = "server_is_overloaded"
+
+
+class StoreUnavailable(Unavailable):
+    """The response store does not answer, and is one that fails closed: whether the parent exists is not known."""
+
+    code = "store_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The stored response cannot be reached at the moment. Try again.", headers={"retry-after": "1"}
+        )
 
 
 # --- the upstream ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -12,14 +13,23 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ws_responses.errors import ConnectionsExhausted, Refused, Unauthorized, Unavailable
+from ws_responses.errors import (
+    ConnectionsExhausted,
+    RecordUnreadable,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+    Unauthorized,
+    Unavailable,
+)
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import Reporter, StoreFailed
 from ws_responses.safety import Judge
 from ws_responses.settings import Settings
 from ws_responses.settlement import Settler
+from ws_responses.single_flight import SingleFlight
 from ws_responses.state.budget import Ledger, TenantAccount
-from ws_responses.state.node import Record, ResponseNode
+from ws_responses.state.node import Record, ResponseNode, record_bytes
 from ws_responses.state.store import InProcessStore, ResponseStore, StoreKey
 from ws_responses.upstreams.base import Principal
 
@@ -137,6 +147,7 @@ class Registry:
         self.connections: set[Connection] = set()
         self.draining = False
         self.deletions = 0
+        self._loads: SingleFlight[tuple[StoreKey, int], Sequence[Record]] = SingleFlight()
         self._tenant_key = tenant_key or secrets.token_bytes(32)
         self._turns = count(1)
         self._random = ""
@@ -285,59 +296,99 @@ class Registry:
         assert self.store is not None
         key = StoreKey(node.tenant, node.id)
         parent = None if node.record.parent_id is None else StoreKey(node.tenant, node.record.parent_id)
-        await self._bounded("append", self.store.append(key, node.record, parent, self.settings.limits.store_ttl_s))
+        with suppress(StoreError):
+            await self._ask("append", self.store.append(key, node.record, parent, self.settings.limits.store_ttl_s))
 
     async def load(self, connection: "Connection", response_id: str, lane: str | None) -> ResponseNode | None:
-        """Return a stored node with its chain; a store that fails or is late is a miss."""
-        node: ResponseNode | None = None
-        for record in await self.stored(connection.tenant, response_id):
+        """Return a stored node with its chain; None if there is none.
+
+        Raises:
+            StoreUnavailable: See ``stored``.
+        """
+        records = await self.stored(connection.tenant, response_id)
+        node = connection.cache.get(response_id)
+        if node is not None:
+            return node  # another turn has loaded it meanwhile
+        for record in records:
             known = connection.cache.get(record.id)
             if known is None:
-                charged = self._charged(connection, record)
+                charged = self._charged(connection, record, None if node is None else node.record)
                 if charged is None:
                     return None
                 known = ResponseNode(charged, node, tenant=connection.tenant, lane=lane)
             node = known
         return node
 
-    def _charged(self, connection: "Connection", record: Record) -> Record | None:
+    def _charged(self, connection: "Connection", record: Record, parent: Record | None) -> Record | None:
         if record.budgets:
             return record
-        budgets = connection.reserve(record.size, stored=False)
-        return None if budgets is None else replace(record, budgets=budgets)
+        size = record_bytes(record, parent, stored=False)
+        budgets = connection.reserve(size, stored=False)
+        return None if budgets is None else replace(record, size=size, budgets=budgets)
 
     async def stored(self, tenant: str, response_id: str) -> Sequence[Record]:
-        """Return the records of a stored chain, root (or newest base) first; empty if there is none."""
-        if self.store is None:
-            return ()
-        return await self._bounded("load", self.store.load(StoreKey(tenant, response_id))) or ()
+        """Return the records of a stored chain, root (or newest base) first; empty if there is none.
 
-    async def forget(self, tenant: str, response_id: str) -> None:
-        """Drop an id everywhere here, because its owner deleted it; descendants stay."""
+        A store that fails or is late is a miss, unless it is one that fails closed.
+
+        Raises:
+            StoreUnavailable: It is, and did not answer.
+        """
+        store = self.store
+        if store is None:
+            return ()
+        key = StoreKey(tenant, response_id)
+        try:
+            if self.store_is_local:
+                return await self._ask("load", store.load(key))
+            # Who asks after a deletion must not be given what was on its way before it.
+            return await self._loads.run((key, self.deletions), lambda: self._ask("load", store.load(key)))
+        except RecordUnreadable:
+            return ()
+        except StoreError:
+            if getattr(store, "fails_closed", False):
+                raise StoreUnavailable from None
+            return ()
+
+    async def forget(self, tenant: str, response_id: str) -> bool:
+        """Drop an id everywhere here, because its owner deleted it; descendants stay.
+
+        Returns:
+            Whether the store has dropped it as well.
+        """
         self.deletions += 1
         theirs = [connection for connection in self.connections if connection.tenant == tenant]
         for connection in theirs:
             connection.cache.discard(response_id)
         if self.store is None:
-            return
+            return True
         with self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
             for connection in theirs:
                 await connection.stored()  # else the store would be told to delete first, and to keep it then
-        await self._bounded("delete", self.store.delete(StoreKey(tenant, response_id)))
-        self.deletions += 1
+        try:
+            await self._ask("delete", self.store.delete(StoreKey(tenant, response_id)))
+        except StoreError:
+            return False
+        finally:
+            self.deletions += 1
+        return True
 
-    async def _bounded(self, operation: str, work: Awaitable[T]) -> T | None:
-        result: T | None = None
-        in_time = False
+    async def _ask(self, operation: str, work: Awaitable[T]) -> T:
+        """Return what the store says.
+
+        Raises:
+            StoreError: It failed, or was late; that is reported.
+        """
+        answers: list[T] = []
         try:
             with self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
-                result = await work
-                in_time = True
+                answers.append(await work)
         except Exception as error:
             # Never the turn's end. Only the kind is told: the text may hold an address with its password, or content.
             self.reporter.report(StoreFailed(operation=operation, error=type(error).__name__))
             store_logger.debug("store: %s failed", operation, exc_info=error)
-            return None
-        if not in_time:
+            raise error if isinstance(error, StoreError) else StoreError(operation) from error
+        if not answers:
             self.reporter.report(StoreFailed(operation=operation, error="late"))
-        return result
+            raise StoreError(f"{operation} took too long")
+        return answers[0]

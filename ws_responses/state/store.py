@@ -26,7 +26,12 @@ class ResponseStore(Protocol):
     """Keeps responses beyond their connection.
 
     Implementations raise :class:`~ws_responses.errors.StoreError` when they cannot answer; the middleware treats that and
-    a late answer to ``load`` as a miss, and a failed ``append`` as not stored (logged, told to the hooks).
+    a late answer to ``load`` as a miss, and a failed ``append`` as not stored (logged, told to the hooks). With an attribute
+    ``fails_closed`` that is true, a turn for which ``load`` fails or is late is refused with 503 instead. What can be loaded
+    but not read (:class:`~ws_responses.errors.RecordUnreadable`) is always a miss.
+
+    Time: a record loads at least until ``ttl_s`` seconds after its own append, and after each append below it; and at most
+    as long as any record of the conversation that it belongs to. A load gives the whole chain, or nothing.
     """
 
     async def append(self, key: StoreKey, record: Record, parent: StoreKey | None, ttl_s: float) -> None:
