@@ -12,6 +12,7 @@ UPSTREAM_KEY: Final = "WS_RESPONSES_UPSTREAM_API_KEY"
 """Environment variable: the key for the upstream or the backend."""
 
 BACKENDS: Final = ("cerebras", "chat", "completions", "llama-cpp", "scripted")
+HOSTED_TOOLS: Final = ("drop", "refuse")
 RENDERERS: Final = ("chat", "chatml", "harmony", "template")
 COMPLETIONS_SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "fireworks", "openai")
 
@@ -48,6 +49,11 @@ def _add_source(made: argparse.ArgumentParser) -> None:
         help="model to serve, and the backend's name of it; repeat it (default: whatever clients name)",
     )
     group.add_argument("--renderer", choices=RENDERERS, help="makes the prompts of the backend")
+    group.add_argument(
+        "--hosted-tools",
+        choices=HOSTED_TOOLS,
+        help="tools that a service runs itself, such as web_search: leave them out (drop, the default), or answer 400 (refuse)",
+    )
     group.add_argument("--template", metavar="FILE", help="chat template (Jinja), for --renderer template")
     group.add_argument(
         "--gguf", metavar="FILE", help="model file of llama.cpp: its vocabulary, for chatml and template"

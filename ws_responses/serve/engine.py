@@ -22,6 +22,7 @@ def engine(options: ServeOptions) -> Served:
             built.backend,
             renderer=renderer(options.source.renderer or built.renderer, built.gguf, options.source.template),
             models=built.models,
+            hosted_tools=options.source.hosted_tools,
         ),
         authorize="open",  # who comes as far as this has been let in already
         **shared_options(options.mode),

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from ws_responses.command_line import UsageError
+from ws_responses.engine.tools import HostedTools
 from ws_responses.errors import ConfigurationError
 from ws_responses.limits import Limits
 from ws_responses.serve.arguments import API_KEYS, UPSTREAM_KEY, parser
@@ -29,6 +30,7 @@ class SourceOptions(Struct, frozen=True, kw_only=True):
         models: Names that are served; by each the backend's own. None lets every name through.
         renderer: Makes its prompts; None for its usual one.
         template: File with a chat template, for the renderer "template".
+        hosted_tools: What becomes of tools that the service would have to run.
         gguf: File with a vocabulary, and a model.
         completions_server: Whose completions they are.
         api_key: Key for the upstream or the backend.
@@ -44,6 +46,7 @@ class SourceOptions(Struct, frozen=True, kw_only=True):
     backend_url: str | None
     models: Mapping[str, str] | None
     renderer: RendererName | None
+    hosted_tools: HostedTools
     template: str | None
     gguf: str | None
     completions_server: CompletionsServer
@@ -130,6 +133,7 @@ def _source(given: argparse.Namespace, environment: Mapping[str, str]) -> Source
         backend_url=given.backend_url,
         models=dict(map(_model, given.model)) or None,
         renderer=given.renderer,
+        hosted_tools=given.hosted_tools or "drop",  # Codex offers a web search with every request
         template=given.template,
         gguf=given.gguf,
         completions_server=given.completions_server or "vllm",
@@ -146,7 +150,7 @@ _MAX_REQUESTS: Final = 1024
 """Turns and requests at an upstream at once: each holds two file descriptors, of the 4,096 that a process may usually have."""
 
 _FOREIGN: Final = {
-    "upstream": ("backend_url", "model", "renderer", "template", "gguf", "completions_server"),
+    "upstream": ("backend_url", "model", "renderer", "hosted_tools", "template", "gguf", "completions_server"),
     "backend": (
         *("upstream_header", "upstream_ca", "forward_client", "max_upstream_requests"),
         *("history", "app_store", "no_probe"),
