@@ -10,6 +10,8 @@ def outcome(row: Row, *samples: tuple[float, float]) -> Outcome:
 
 
 RATIO = Row("X.ratio", "a ratio", "us", bar=1.5)
+GAIN = Row("X.gain", "a gain", "us", bar=10, compare="gain")
+VALUE = Row("X.value", "a value", "%", bar=10, compare="value")
 DIFFERENCE = Row("X.difference", "a difference", "KiB", bar=8, compare="difference")
 
 
@@ -25,6 +27,21 @@ def test_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
 def test_difference_is_judged_in_the_unit_of_its_row() -> None:
     """Else the memory of an idle connection would be judged as a ratio to the server's."""
     assert outcome(DIFFERENCE, (27, 19), (26, 19), (29, 19)).compared == 8
+
+
+def test_gain_is_to_be_at_least_its_bar() -> None:
+    """Else what is a hundred times faster would be reported as above its bar."""
+    enough, too_little = outcome(GAIN, (1, 10)), outcome(GAIN, (1, 9.9))
+
+    assert [enough.compared, too_little.compared] == [10, 9.9]
+    assert [enough.ok, too_little.ok] == [True, False]
+    assert too_little.share == pytest.approx(10 / 9.9)
+
+
+def test_value_is_judged_by_itself() -> None:
+    """Else the share of a core that something takes would be divided by another one's."""
+    assert outcome(VALUE, (9, 1)).compared == 9
+    assert [outcome(VALUE, (9, 1)).ok, outcome(VALUE, (11, 20)).ok] == [True, False]
 
 
 def test_bar_may_be_met_exactly_but_not_be_passed() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import require
 
 ROWS = {
-    "P1": {"P1.relay"},
+    "P1": {"P1.relay", "P1.engine"},
     "P2": {
         "P2.event.plain",
         "P2.event.fastapi",
@@ -21,8 +21,13 @@ ROWS = {
         "P2.turn2.bare",
         *(f"P2.turn{events}.{app}" for events in (1, 2) for app in ("plain", "fastapi")),
     },
-    "P3": {"P3.forward", "P3.turn", "P3.replay"},
-    "P8": {"P8.idle", "P8.chain100", "P8.chain200", "P8.chain400", "P8.linear"},
+    "P3": {"P3.forward", "P3.turn", "P3.engine", "P3.replay"},
+    "P4": {"P4.delta", "P4.tokens", "P4.rewind"},
+    "P8": {
+        "P8.idle",
+        "P8.idle.engine",
+        *(f"{of}.{what}" for of in ("P8", "P8.engine") for what in ("chain100", "chain200", "chain400", "linear")),
+    },
 }
 
 
@@ -52,10 +57,18 @@ def run(only: str, out: Path) -> dict[str, Any]:
 @pytest.mark.servers
 def test_relay_is_measured_and_costs_something(tmp_path: Path) -> None:
     """Without this the command could break unseen; the frames are counted by its client."""
-    (row,) = run("P1", tmp_path)["rows"]
+    rows = run("P1", tmp_path)["rows"]
 
-    assert row["key"] == "P1.relay"
-    assert 0 < row["floor"] < row["value"]
+    assert {row["key"] for row in rows} == ROWS["P1"]
+    assert all(0 < row["floor"] < row["value"] for row in rows)
+
+
+def test_tokens_rendered_are_those_that_a_turn_adds(tmp_path: Path) -> None:
+    """Without this a cache that renders more than is new could look good on a fast machine."""
+    rows = {row["key"]: row for row in run("P4", tmp_path)["rows"]}
+
+    assert rows.keys() == ROWS["P4"]
+    assert rows["P4.tokens"]["value"] == rows["P4.tokens"]["floor"] > 300
 
 
 @pytest.mark.servers

@@ -5,18 +5,29 @@ What is measured in process is free of the noise of sockets, and memory can be c
 
 import asyncio
 from time import thread_time
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
+
+import msgspec
+from msgspec import Raw, Struct
 
 from ws_responses import ResponsesWebSocketMiddleware
-from ws_responses._types import Message, Receive, Scope, Send
+from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.bench import streams
+from ws_responses.bench.loop import ARGUMENTS, SHELL, ToolOutputs
 from ws_responses.bench.results import Unexpected
 from ws_responses.protocol.events import encode
 
 _DEADLINE_S = 60.0
-_ARGUMENTS = (
-    '{"command":["bash","-lc","rg --line-number --hidden needle src tests docs"],"workdir":"/work","timeout_ms":60000}'
-)
+
+
+class Asked(Protocol):
+    """What a turn comes to in the end: an app, or a backend.
+
+    Attributes:
+        entered_at: When it was called last, by the thread's CPU clock.
+    """
+
+    entered_at: float
 
 
 class ToolApp:
@@ -24,25 +35,17 @@ class ToolApp:
 
     Attributes:
         entered_at: When it was called last, by the thread's CPU clock.
-        body_bytes: Length of the last body.
         turns: How often it was called.
-        response_id: Id of its last response.
-        call_id: Id of its last call.
-        item: Its last output item, encoded.
     """
 
     def __init__(self) -> None:
         self.entered_at = 0.0
-        self.body_bytes = 0
         self.turns = 0
-        self.response_id = ""
-        self.call_id = ""
-        self.item = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         self.entered_at = thread_time()
-        self.body_bytes = len((await receive())["body"])
+        await receive()
         if scope["method"] != "POST":
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body", "body": b""})
@@ -55,24 +58,23 @@ class ToolApp:
 
     def _answer(self) -> list[bytes]:
         self.turns += 1
-        self.response_id, self.call_id = f"resp_{self.turns:032x}", f"call_{self.turns:024x}"
+        response_id = f"resp_{self.turns:032x}"
         item = {
             "type": "function_call",
             "id": f"fc_{self.turns:032x}",
-            "call_id": self.call_id,
-            "name": "shell",
-            "arguments": _ARGUMENTS,
+            "call_id": f"call_{self.turns:024x}",
+            "name": SHELL["name"],
+            "arguments": ARGUMENTS,
             "status": "completed",
         }
-        self.item = encode(item)
         begun = {**item, "arguments": "", "status": "in_progress"}
         events: tuple[dict[str, Any], ...] = (
-            {"type": "response.created", "response": streams.response(self.response_id, "in_progress", [])},
+            {"type": "response.created", "response": streams.response(response_id, "in_progress", [])},
             {"type": "response.output_item.added", "output_index": 0, "item": begun},
             {"type": "response.output_item.done", "output_index": 0, "item": item},
             {
                 "type": "response.completed",
-                "response": streams.response(self.response_id, "completed", [item], streams.usage(40)),
+                "response": streams.response(response_id, "completed", [item], streams.usage(40)),
             },
         )
         return [
@@ -81,32 +83,62 @@ class ToolApp:
         ]
 
 
+class _Response(Struct):
+    id: str
+    output: list[Raw]
+
+
+class _Closing(Struct):
+    response: _Response
+
+
+class _Item(Struct):
+    call_id: str = ""
+
+
+_decode_closing = msgspec.json.Decoder(_Closing).decode
+_decode_item = msgspec.json.Decoder(_Item).decode
+
+
 class Conversation:
-    """One connection to the middleware, by the least that is an ASGI WebSocket client; an async context manager.
+    """One connection, by the least that is an ASGI WebSocket client; an async context manager.
 
     Args:
-        history: Mode of the middleware.
+        app: Has WebSocket mode.
+        asked: What it asks.
         store: As the frames say.
 
     Attributes:
-        app: The app behind the middleware.
         item_bytes: Sum of all items that went in and out, as they are on the wire.
         parent_id: What the next turn continues.
         call_id: What the next turn answers.
     """
 
-    def __init__(self, history: Literal["replay", "forward", "turn"], *, store: bool) -> None:
-        self.app = ToolApp()
+    def __init__(self, app: ASGIApp, asked: Asked, *, store: bool) -> None:
         self.item_bytes = 0
         self.parent_id: str | None = None
         self.call_id = ""
+        self._app = app
+        self._asked = asked
         self._store = store
-        self._middleware = ResponsesWebSocketMiddleware(self.app, history=history)
+        self._outputs = ToolOutputs()
         self._given: asyncio.Queue[Message] = asyncio.Queue()
         self._received_at = 0.0
-        self._over: asyncio.Future[None]
+        self._over: asyncio.Future[str]
+        self._response = _Response("", [])
         self._accepted = asyncio.Event()
         self._task: asyncio.Task[None]
+
+    @classmethod
+    def with_app(cls, history: Literal["replay", "forward", "turn"], *, store: bool) -> Self:
+        """Return a conversation with a wrapped app.
+
+        Args:
+            history: Mode of the middleware.
+            store: As the frames say.
+        """
+        app = ToolApp()
+        return cls(ResponsesWebSocketMiddleware(app, history=history), app, store=store)
 
     async def __aenter__(self) -> Self:
         """Connect."""
@@ -127,7 +159,7 @@ class Conversation:
             "extensions": {},
         }
         self._given.put_nowait({"type": "websocket.connect"})
-        self._task = asyncio.create_task(self._middleware(scope, self._receive, self._send))
+        self._task = asyncio.ensure_future(self._app(scope, self._receive, self._send))
         await asyncio.wait_for(self._accepted.wait(), _DEADLINE_S)
         return self
 
@@ -135,6 +167,11 @@ class Conversation:
         """Disconnect, and wait for the end."""
         self._given.put_nowait({"type": "websocket.disconnect", "code": 1000})
         await self._task
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes that whoever keeps the conversation must keep."""
+        return self.item_bytes
 
     async def turn(self, output_bytes: int) -> float:
         """Run one turn that gives the output of the last tool call; return the CPU time from frame to app, in seconds.
@@ -153,20 +190,22 @@ class Conversation:
         )
         self._over = asyncio.get_running_loop().create_future()
         self._given.put_nowait({"type": "websocket.receive", "text": frame.decode()})
-        await asyncio.wait_for(self._over, _DEADLINE_S)
-        self.item_bytes += len(item) + len(self.app.item)
-        return self.app.entered_at - self._received_at
+        self._response = _decode_closing(await asyncio.wait_for(self._over, _DEADLINE_S)).response
+        self.item_bytes += len(item) + sum(len(bytes(one)) for one in self._response.output)
+        return self._asked.entered_at - self._received_at
 
     async def grow(self, turns: int, output_bytes: int) -> None:
         """Run some turns, each continuing the one before."""
         for _ in range(turns):
             await self.turn(output_bytes)
-            self.parent_id, self.call_id = self.app.response_id, self.app.call_id
+            self.parent_id = self._response.id
+            self.call_id = _decode_item(self._response.output[-1]).call_id
 
     def _item(self, size: int) -> dict[str, object]:
+        text = self._outputs.next(size)
         if self.parent_id is None:
-            return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x" * size}]}
-        return {"type": "function_call_output", "call_id": self.call_id, "output": "x" * size}
+            return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        return {"type": "function_call_output", "call_id": self.call_id, "output": text}
 
     async def _receive(self) -> Message:
         message = await self._given.get()
@@ -179,6 +218,6 @@ class Conversation:
         elif message["type"] != "websocket.send":
             self._over.set_exception(Unexpected(repr(message)))
         elif '"response.completed"' in message["text"][:96]:
-            self._over.set_result(None)
+            self._over.set_result(message["text"])
         elif '"type":"error"' in message["text"][:96] or '"response.failed"' in message["text"][:96]:
             self._over.set_exception(Unexpected(message["text"][:400]))

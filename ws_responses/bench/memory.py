@@ -3,10 +3,11 @@
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from ws_responses.bench.client import Socket
+from ws_responses.bench.engine import EngineConversation
 from ws_responses.bench.inprocess import Conversation
 from ws_responses.bench.results import Row, Sample, in_turn
 from ws_responses.bench.server import Server
@@ -37,11 +38,22 @@ class Memory:
                 8,
                 "difference",
             ),
+            Row("P8.idle.engine", "an idle connection to the engine, likewise", "KiB", 8, "difference"),
             *(
                 Row(f"P8.chain{turns}", f"a chain of {turns} turns of 4 kB, beside its items", "kB", 1.2)
                 for turns in _CHAINS
             ),
             Row("P8.linear", "a turn of a long chain (200-400), beside one of a short (100-200)", "kB", 1.05),
+            *(
+                Row(
+                    f"P8.engine.chain{turns}",
+                    f"engine: a chain of {turns} turns of 4 kB, beside items, ids and encoded ids",
+                    "kB",
+                    1.2,
+                )
+                for turns in _CHAINS
+            ),
+            Row("P8.engine.linear", "engine: a turn of a long chain, beside one of a short", "kB", 1.05),
         )
 
     async def __aenter__(self) -> Self:
@@ -53,18 +65,27 @@ class Memory:
 
     async def round(self, number: int) -> Mapping[str, Sample]:
         """Open connections to new servers, and grow new chains."""
-        legs = {"bare": "bare", "ours": "plain"}
+        legs = {"bare": "bare", "ours": "plain", "engine": "engine"}
         idle = {leg: await _idle_kib(legs[leg], self._sockets) for leg in in_turn(legs, number)}
-        samples = {"P8.idle": Sample(idle["ours"], idle["bare"])}
-        kept: dict[int, float] = {}
-        for turns in _CHAINS:
-            kept[turns], items = await _chain_kb(turns)
-            samples[f"P8.chain{turns}"] = Sample(kept[turns], items)
-        short, middle, long = _CHAINS
-        samples["P8.linear"] = Sample(
-            (kept[long] - kept[middle]) / (long - middle), (kept[middle] - kept[short]) / (middle - short)
-        )
-        return samples
+        return {
+            "P8.idle": Sample(idle["ours"], idle["bare"]),
+            "P8.idle.engine": Sample(idle["engine"], idle["bare"]),
+            **await _chains("P8", lambda: Conversation.with_app("replay", store=False)),
+            **await _chains("P8.engine", EngineConversation),
+        }
+
+
+async def _chains(name: str, connect: Callable[[], Conversation]) -> Mapping[str, Sample]:
+    """Grow chains of all lengths on a connection of their own each."""
+    samples: dict[str, Sample] = {}
+    for turns in _CHAINS:
+        samples[f"{name}.chain{turns}"] = await _chain_kb(connect, turns)
+    short, middle, long = _CHAINS
+    kept = {turns: samples[f"{name}.chain{turns}"].value for turns in _CHAINS}
+    samples[f"{name}.linear"] = Sample(
+        (kept[long] - kept[middle]) / (long - middle), (kept[middle] - kept[short]) / (middle - short)
+    )
+    return samples
 
 
 async def _idle_kib(target: str, sockets: int) -> float:
@@ -84,18 +105,18 @@ async def _open(server: Server, name: str, count: int) -> list[Socket]:
     return await asyncio.gather(*(Socket.connect(server.url, f"sk-bench-{name}-{n}") for n in range(count)))
 
 
-async def _chain_kb(turns: int) -> tuple[float, float]:
-    """Return what a new chain keeps in memory while its connection idles, and the size of its items; in kB.
+async def _chain_kb(connect: Callable[[], Conversation], turns: int) -> Sample:
+    """Return what a new chain keeps in memory while its connection idles, and what it must keep; in kB.
 
     Memory is counted object by object, by the interpreter's own account.
     """
     tracemalloc.start()
     try:
-        async with Conversation("replay", store=False) as conversation:
+        async with connect() as conversation:
             await conversation.grow(1, _TURN_BYTES)  # what a connection makes once
-            begun_bytes, before = conversation.item_bytes, _traced_bytes()
+            begun, before = conversation.content_bytes, _traced_bytes()
             await conversation.grow(turns, _TURN_BYTES)
-            return (_traced_bytes() - before) / 1e3, (conversation.item_bytes - begun_bytes) / 1e3
+            return Sample((_traced_bytes() - before) / 1e3, (conversation.content_bytes - begun) / 1e3)
     finally:
         tracemalloc.stop()
 

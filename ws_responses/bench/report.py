@@ -8,14 +8,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ws_responses.bench.results import Outcome
+from ws_responses.bench.results import Outcome, Row
 
 _PACKAGES = ("ws-responses", "anyio", "msgspec", "uvicorn", "uvloop", "websockets", "httptools", "fastapi", "starlette")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the rows as text, in columns."""
-    head = ("", "what", "unit", "ours", "floor", "ours/floor", "quartiles", "bar", "")
+    head = ("", "what", "unit", "ours", "floor", "compared", "quartiles", "bar", "")
     lines = [head, *(_cells(outcome) for outcome in outcomes)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -30,18 +30,30 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def _cells(outcome: Outcome) -> tuple[str, ...]:
     row = outcome.row
     low, high = outcome.spread
-    sign = "x" if row.compare == "ratio" else ""
+    least = ">=" if row.compare == "gain" else "<="
     return (
         row.key.partition(".")[0],
         row.title,
         row.unit,
         _number(outcome.value),
         _number(outcome.floor),
-        f"{outcome.compared:.2f}{sign}" if sign else f"{outcome.compared:+.2f}",
-        f"{low:.2f}-{high:.2f}",
-        "" if row.bar is None else f"<= {row.bar:g}{sign}",
-        "" if row.bar is None else "ok" if outcome.ok else "ABOVE",
+        _compared(row, outcome.compared),
+        f"{_digits(low)}-{_digits(high)}",
+        "" if row.bar is None else f"{least} {row.bar:g}{_sign(row)}",
+        "" if row.bar is None else "ok" if outcome.ok else "MISSED",
     )
+
+
+def _compared(row: Row, compared: float) -> str:
+    return f"{compared:+.2f}" if row.compare == "difference" else f"{_digits(compared)}{_sign(row)}"
+
+
+def _sign(row: Row) -> str:
+    return "x" if row.compare in ("ratio", "gain") else ""
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _number(value: float) -> str:
@@ -99,18 +111,19 @@ def draw(path: Path, outcomes: Sequence[Outcome]) -> bool:
         return False
     mpl.use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
-    drawn = [(outcome, outcome.row.bar) for outcome in reversed(outcomes) if outcome.row.bar is not None]
+    drawn = [(outcome, share) for outcome in reversed(outcomes) if (share := outcome.share) is not None]
     figure, axes = plt.subplots(figsize=(10, 0.9 + 0.5 * len(drawn)), layout="constrained")
-    for at, (outcome, bar) in enumerate(drawn):
-        low, high = outcome.spread
-        axes.barh(at, outcome.compared / bar, height=0.6, color="#4c8c4a" if outcome.ok else "#c0504d")
-        axes.hlines(at, low / bar, high / bar, color="black", linewidth=1.5)
-        sign = "x" if outcome.row.compare == "ratio" else f" {outcome.row.unit}"
-        label = f" {outcome.compared:.2f}{sign} (bar {bar:g}{sign})"
-        axes.text(max(outcome.compared / bar, high / bar, 1.0) + 0.02, at, label, va="center", fontsize=8)
+    for at, (outcome, share) in enumerate(drawn):
+        low, high = sorted(outcome.share_of(edge) or 0.0 for edge in outcome.spread)
+        axes.barh(at, share, height=0.6, color="#4c8c4a" if outcome.ok else "#c0504d")
+        axes.hlines(at, low, high, color="black", linewidth=1.5)
+        row = outcome.row
+        sign = _sign(row) or f" {row.unit}"
+        label = f" {_compared(row, outcome.compared).removesuffix('x')}{sign} (bar {row.bar:g}{sign})"
+        axes.text(max(share, high, 1.0) + 0.02, at, label, va="center", fontsize=8)
     axes.axvline(1, color="black", linestyle="--", linewidth=1)
     axes.set_yticks(range(len(drawn)), [f"{o.row.key.partition('.')[0]}  {o.row.title}" for o, _ in drawn])
-    axes.set_xlim(0, max([1.0, *(outcome.compared / bar for outcome, bar in drawn)]) * 1.35)
+    axes.set_xlim(0, max([1.0, *(share for _, share in drawn)]) * 1.35)
     axes.set_xlabel("share of the bar (dashed: the bar; line: quartiles)")
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -1,10 +1,12 @@
 """What a benchmark measures, how rounds become one number, and whether that is good enough."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
+
+Compare = Literal["ratio", "gain", "difference", "value"]
 
 
 class Unexpected(Exception):
@@ -19,15 +21,16 @@ class Row:
         key: Its name in the code and in the JSON, such as "P1.relay".
         title: What is measured.
         unit: Of value and floor.
-        bar: What it may be at most; None for a row that only helps to read the others.
-        compare: The value divided by the floor, or less the floor.
+        bar: What it may be at most, and a gain at least; None for a row that only helps to read the others.
+        compare: The value divided by the floor ("ratio"), the floor divided by the value ("gain"), the value less the floor
+            ("difference"), or the value by itself ("value").
     """
 
     key: str
     title: str
     unit: str
     bar: float | None
-    compare: Literal["ratio", "difference"] = "ratio"
+    compare: Compare = "ratio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +78,32 @@ class Outcome:
         return low, high
 
     @property
+    def share(self) -> float | None:
+        """Share of the bar that is used up: at most 1 if the bar is kept; None if there is none."""
+        return self.share_of(self.compared)
+
+    def share_of(self, compared: float) -> float | None:
+        """Return the share of the bar that a number would use up."""
+        bar = self.row.bar
+        if bar is None:
+            return None
+        return bar / compared if self.row.compare == "gain" else compared / bar
+
+    @property
     def ok(self) -> bool:
         """Whether the bar is kept, if there is one."""
-        return self.row.bar is None or self.compared <= self.row.bar
+        return self.share is None or self.share <= 1
 
     def _rounds(self) -> list[float]:
-        if self.row.compare == "ratio":
-            return [sample.value / sample.floor for sample in self.samples]
-        return [sample.value - sample.floor for sample in self.samples]
+        return [_COMPARE[self.row.compare](sample) for sample in self.samples]
+
+
+_COMPARE: Final[dict[Compare, Callable[[Sample], float]]] = {
+    "ratio": lambda sample: sample.value / sample.floor,
+    "gain": lambda sample: sample.floor / sample.value,
+    "difference": lambda sample: sample.value - sample.floor,
+    "value": lambda sample: sample.value,
+}
 
 
 def in_turn(legs: Iterable[str], number: int) -> list[str]:
