@@ -258,11 +258,11 @@ class OutputGate:
         self._may_leave = max(self._may_leave, self._window_end - held_back)
         self._window_end = None
 
-    def block(self) -> bytes | None:
+    def block(self) -> bytes:
         """Take the verdict on the window: nothing of it leaves, and nothing after it.
 
         Returns:
-            The closing event; None if nothing was sent, so that there is nothing to close.
+            The closing event, for what was sent.
         """
         self.blocked = True
         # A usage is known only if the whole answer had come.
@@ -302,7 +302,11 @@ class OutputGate:
         return held.payload
 
     def _all_passed(self) -> bool:
-        return self._finished and not self._waiting and self._window_end is None
+        """Whether nothing more is to be judged before what is held may leave."""
+        if self._waiting or self._window_end is not None:
+            return False
+        # What is held back waits for a next window; a paused upstream would never give it.
+        return self._finished or (self.full and self._options.output == "windows")
 
 
 def _new_in(part: _Part, whole: str) -> str:

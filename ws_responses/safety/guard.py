@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from ws_responses.errors import WireError
 from ws_responses.safety.gate import OutputGate, Payload
 from ws_responses.safety.judge import Judge
-from ws_responses.safety.verdict import ContentBlocked, Judgement, SafetyInput, SafetyState, merged
+from ws_responses.safety.verdict import Judgement, SafetyInput, SafetyState, merged
 
 logger: Final = logging.getLogger("ws_responses.safety")
 
@@ -264,7 +264,7 @@ class Guard:
         if judgement.unavailable:
             await self._close(judgement.error())
         else:
-            await self._close(ContentBlocked() if closing is None else None, closing)
+            await self._close(None, closing)
 
     async def _loop(self, pending: SafetyInput | None, state: SafetyState) -> None:
         """Judge what is due, beside the upstream, until there will be no more."""
@@ -294,6 +294,7 @@ class Guard:
             await self._close(judgement.error())
             return False
         self._gate.open(judgement.state)
+        await self._pump()  # what needs no verdict: a response that is blocked is announced all the same
         return True
 
     async def _tell_error(self) -> None:

@@ -32,10 +32,9 @@ class _Text:
 class SentOutput:
     """Keeps what the client has been given."""
 
-    __slots__ = ("_anything", "_created", "_finished", "_number", "_texts", "_unfinished")
+    __slots__ = ("_created", "_finished", "_number", "_texts", "_unfinished")
 
     def __init__(self) -> None:
-        self._anything = False
         self._created: dict[str, Any] | None = None
         self._number: int | None = None
         self._unfinished: dict[int, dict[str, Any]] = {}
@@ -44,7 +43,6 @@ class SentOutput:
 
     def note(self, heard: Heard, payload: bytes | str) -> None:
         """Note an event that is sent."""
-        self._anything = True
         if heard.number is not None:
             self._number = heard.number
         if heard.response is not None and self._created is None:
@@ -70,14 +68,12 @@ class SentOutput:
         self._unfinished.pop(index, None)
         self._texts.pop(index, None)
 
-    def closing(self, usage: Any) -> bytes | None:
-        """Return the terminal event for what was sent; None if nothing was.
+    def closing(self, usage: Any) -> bytes:
+        """Return the terminal event for what was sent; the repairs announce the response if nothing was.
 
         Args:
             usage: Of the whole answer if it is known; else it stays unknown.
         """
-        if not self._anything:
-            return None
         response = dict(self._created or {"object": "response"})
         response |= {
             "status": "incomplete",
