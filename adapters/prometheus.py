@@ -3,6 +3,7 @@
     metrics = PrometheusMetrics(models={"gpt-5"})
     app = ResponsesWebSocketMiddleware(app, hooks=[metrics], settlement=Settlement(metrics.counting(bill)))
     metrics.watch(app)
+    metrics.watch_lag(lambda: (app.unsettled, app.unsettled_s))
     api.mount("/metrics", metrics.page)  # as your framework mounts an ASGI app
 
 Labels have closed sets of values only: never ids; a model only if it is named beforehand, because clients choose that string.
