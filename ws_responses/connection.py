@@ -145,6 +145,7 @@ class Connection:
             accept_wrapped=settings.accept_wrapped,
             keepalive_s=settings.keepalive_s,
             age_notice=settings.age_notice,
+            lanes=settings.profile == "openai",
         )
         self.writer = Writer(send, self.clock.now)
         self._receive = receive

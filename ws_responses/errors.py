@@ -142,6 +142,19 @@ class InvalidStreamId(MalformedFrame):
         )
 
 
+class LanesNotServed(MalformedFrame):
+    """A ``stream_id`` under the profile "open-responses", which has no lanes."""
+
+    code = "invalid_stream_id"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This endpoint serves one response at a time on a connection: leave out 'stream_id', and open further "
+            "connections for what is to run at once.",
+            param="stream_id",
+        )
+
+
 class StreamLimitReached(MalformedFrame):
     """One distinct lane name too many for this connection (guide: 32 for the life of the connection)."""
 

@@ -18,6 +18,7 @@ from ws_responses.handshake import Handshake, deny, deny_with
 from ws_responses.http_turn import HttpTurn, read_body, send_error
 from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
 from ws_responses.limits import Limits
+from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
 from ws_responses.registry import Guest, Registry, Seat
 from ws_responses.rendering.renderer import Renderer
@@ -94,6 +95,8 @@ class ResponsesWebSocketMiddleware:
         app: Any ASGI app.
         upstream: Answers the turns in the app's place: a ``ResponsesEngine``, for one. The app still gets all of HTTP.
         renderer: Renders each turn for the wrapped app: ``current_turn().tokens``, continued from the turn before.
+        profile: "openai", or "open-responses": no lanes, and events and response objects by the schema of that specification;
+            ``complete_response`` is implied.
         path: Path or paths of the socket, below ``root_path``; matched exactly.
         inner_path: Path of the app's HTTP route if it is another one.
         history: What the app is given of a conversation: "replay" (all of it), "forward" (its own parent's id and what it
@@ -139,6 +142,7 @@ class ResponsesWebSocketMiddleware:
         *,
         upstream: Upstream | None = None,
         renderer: Renderer | None = None,
+        profile: Profile = "openai",
         path: str | Sequence[str] = "/v1/responses",
         inner_path: str | None = None,
         history: History = "replay",
@@ -187,13 +191,14 @@ class ResponsesWebSocketMiddleware:
         self.app = app
         self._upstream = upstream
         settings = Settings(
+            profile=profile,
             paths=(path,) if isinstance(path, str) else tuple(path),
             inner_path=inner_path,
             history=history,
             app_store=app_store,
             drop_fields=tuple(drop_fields),
             prepare=prepare,
-            complete_response=complete_response,
+            complete_response=complete_response or profile == "open-responses",
             open_calls=open_calls,
             tenant=tenant,
             anonymous_tenant=anonymous_tenant,

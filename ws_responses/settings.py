@@ -9,6 +9,7 @@ from ws_responses.clock import Clock
 from ws_responses.errors import ConfigurationError
 from ws_responses.handshake import Handshake
 from ws_responses.limits import Limits
+from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
 from ws_responses.rendering.renderer import Renderer
 from ws_responses.safety import Safety
@@ -36,6 +37,7 @@ OnClose = Callable[[Sequence[str]], None]
 class Settings:
     """What :class:`~ws_responses.ResponsesWebSocketMiddleware` was asked to do; its docstring explains each."""
 
+    profile: Profile
     paths: tuple[str, ...]
     inner_path: str | None
     history: History
@@ -65,6 +67,7 @@ class Settings:
     clock: Clock
 
     def __post_init__(self) -> None:
+        _one_of("profile", self.profile, ("openai", "open-responses"))
         _one_of("history", self.history, ("replay", "forward", "turn"))
         _one_of("app_store", self.app_store, ("keep", "never"))
         _one_of("open_calls", self.open_calls, ("check", "app"))
@@ -76,6 +79,8 @@ class Settings:
             raise ConfigurationError("path names no path")
         if self.keepalive_s is not None and self.keepalive_s <= 0:
             raise ConfigurationError(f"keepalive_s must be positive, not {self.keepalive_s!r}")
+        if self.keepalive_s is not None and self.profile == "open-responses":
+            raise ConfigurationError("keepalive_s sends an event that clients of the profile 'open-responses' reject")
         if self.on_disconnect_s is not None and self.on_disconnect_s < 0:
             raise ConfigurationError("on_disconnect must be 'cancel' or a number of seconds that is not negative")
         for origin in self.allowed_origins or ():

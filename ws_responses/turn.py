@@ -111,9 +111,11 @@ class TurnRun:
             model=create.model,
             is_live=connection.is_live,
             complete=response_members(create) if connection.settings.complete_response else None,
+            strict=connection.settings.profile == "open-responses",
             max_output_bytes=connection.limits.max_request_bytes,
         )
         self.info.response_id = self.stream.response_id
+        self.info.profile = connection.settings.profile
         self._plain: Callable[[bytes], bytes | None] = self.stream.plain
         self._write: Callable[[bytes], Awaitable[None]] = connection.writer.write
         self.event = self.stream.relay(turn, connection.writer.write_text, self._usual)

@@ -586,3 +586,47 @@ def test_the_core_needs_no_event_loop_no_clock_and_nothing_of_the_shell(room: st
             root, _, rest = name.partition(".")
             assert root not in {"asyncio", "anyio", "trio", "time", "random", "secrets", "uuid", "threading"}, module
             assert root != "ws_responses" or rest.startswith(ours), (module, name)
+
+
+class TestWithoutLanes:
+    """The profile of Open Responses: one response in flight on a connection."""
+
+    def error_of(self, actions: Actions) -> dict[str, Any]:
+        (action,) = actions
+        assert isinstance(action, Send)
+        frame: dict[str, Any] = json.loads(action.frame)
+        return frame
+
+    @pytest.mark.parametrize("name", ["main", "", "no good", None, 1])
+    def test_any_stream_id_is_refused(self, name: Any) -> None:
+        session = make_session(lanes=False)
+        frame = self.error_of(create(session, stream_id=name))
+
+        assert (frame["status"], frame["error"]["code"], frame["error"]["param"]) == (
+            400,
+            "invalid_stream_id",
+            "stream_id",
+        )
+        assert "stream_id" not in frame
+        assert (set(session.lanes), session.running) == ({None}, [])
+
+    def test_a_wrapped_create_is_no_way_round(self) -> None:
+        session = make_session(lanes=False, accept_wrapped=True)
+        for frame in (
+            {"type": "response.create", "response": {"model": "m", "stream_id": "main"}},
+            {"type": "response.create", "stream_id": "main", "response": {"model": "m"}},
+        ):
+            error = self.error_of(session.frame_received(json.dumps(frame), 0.0))
+            assert error["error"]["code"] == "invalid_stream_id"
+
+    def test_creates_run_one_at_a_time_in_order(self) -> None:
+        session = make_session(lanes=False)
+        first = started(create(session))
+        second, third = queued(create(session)), queued(create(session))
+
+        assert started(session.turn_ended(first, 1.0)) is second
+        assert session.running == [second]
+        assert started(session.turn_ended(second, 2.0)) is third
+
+    def test_lanes_are_served_by_default(self) -> None:
+        assert started(create(make_session(), "main")).lane.name == "main"

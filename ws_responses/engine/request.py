@@ -198,7 +198,8 @@ def parse_request(turn: CurrentTurn) -> Request:
         temperature=given.temperature,
         top_p=given.top_p,
         truncates=given.truncation == "auto",
-        encrypted_reasoning=ENCRYPTED_REASONING in (given.include or ()),
+        # In Open Responses the member is a text, or absent.
+        encrypted_reasoning=ENCRYPTED_REASONING in (given.include or ()) and turn.profile == "openai",
         service_tier=given.service_tier,
         prompt_cache_key=given.prompt_cache_key,
         user=given.safety_identifier or given.user,

@@ -22,6 +22,7 @@ from msgspec import Struct
 from ws_responses.errors import (
     ConnectionLimitReached,
     FrameTooLarge,
+    LanesNotServed,
     LocalProtocolError,
     MalformedFrame,
     QueueFull,
@@ -224,6 +225,7 @@ class Session:
         accept_wrapped: Take ``{"type": "response.create", "response": {...}}`` as well.
         keepalive_s: Silence of a running turn after which ``KeepAlive`` is wanted; None for never.
         age_notice: Tell an idle client of the age limit by an error frame before the close.
+        lanes: Serve lanes; without them a ``stream_id`` is refused, and turns run one at a time.
     """
 
     __slots__ = (
@@ -234,6 +236,7 @@ class Session:
         "_opened_at",
         "_orders",
         "_retirement",
+        "_serves_lanes",
         "_ticked_at",
         "_turn_ids",
         "lanes",
@@ -254,6 +257,7 @@ class Session:
         accept_wrapped: bool = False,
         keepalive_s: float | None = None,
         age_notice: bool = True,
+        lanes: bool = True,
     ) -> None:
         self.limits = limits
         self.phase = SessionPhase.OPEN
@@ -266,6 +270,7 @@ class Session:
         self._accept_wrapped = accept_wrapped
         self._keepalive_s = keepalive_s
         self._age_notice = age_notice
+        self._serves_lanes = lanes
         self._opened_at = now
         self._active_at = now
         self._ticked_at = now
@@ -301,12 +306,12 @@ class Session:
             kind = events.event_type(members)
             if kind == events.PROCESSED:
                 return NOTHING
-            lane_name = events.lane_of(members)
+            lane_name = self._lane_of(members)
             if kind != events.CREATE:
                 raise events.not_an_event(kind)
             if "response" in members:
                 members = self._unwrap(members)
-                lane_name = events.lane_of(members)
+                lane_name = self._lane_of(members)
             create = events.parse_create(members, lane_name, size)
             return self._accept(create, now)
         except WireError as error:
@@ -423,6 +428,11 @@ class Session:
         return min(deadline, self._ticked_at + self.look_every_s)
 
     # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _lane_of(self, members: dict[str, Any]) -> str | None:
+        if not self._serves_lanes and "stream_id" in members:
+            raise LanesNotServed
+        return events.lane_of(members)
 
     def _unwrap(self, members: dict[str, Any]) -> dict[str, Any]:
         if not self._accept_wrapped:

@@ -10,6 +10,7 @@ import msgspec
 from ws_responses.errors import WireError, WSResponsesError
 from ws_responses.protocol.events import ResponseCreate
 from ws_responses.protocol.items import split_items
+from ws_responses.protocol.profiles import Profile
 from ws_responses.state.interning import Interned, Interner
 from ws_responses.state.node import Carried, ResponseNode, Sampled
 
@@ -48,6 +49,7 @@ class CurrentTurn:
         interned_tools: The frame's ``tools`` as they are kept; None if there were none, or no room for them.
         interned_instructions: The frame's ``instructions``, likewise.
         warm_up: True for a turn that generates nothing.
+        profile: Which specification the connection follows.
         response_id: Id that the response has unless the upstream gives its own.
         may_store: Whether the response outlives the connection (``store`` of its response object).
         rendering: The conversation up to this turn's input as tokens, if a renderer is set (``renderer=``, or the engine's).
@@ -79,6 +81,7 @@ class CurrentTurn:
         "model",
         "parent",
         "principal",
+        "profile",
         "rendering",
         "response",
         "response_id",
@@ -103,6 +106,7 @@ class CurrentTurn:
         self.rendering: Rendering | None = None
         self.kept: Carried | None = None
         self.response: bytes | None = None
+        self.profile: Profile = "openai"
         self.response_id = ""
         self.may_store = False
         self.judgement: Judgement | None = None

@@ -16,6 +16,7 @@ from ws_responses.errors import UpstreamError, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.calls import output_head
 from ws_responses.protocol.events import EventHead, decode_delta_head, decode_plain_head, encode, encode_error
+from ws_responses.protocol.profiles import RENAMED, VERBATIM, is_served, renamed
 from ws_responses.protocol.session import Turn
 from ws_responses.upstreams.answers import error_from_event
 from ws_responses.upstreams.output import OutputItems, after_compaction, begun
@@ -36,6 +37,10 @@ _NUMBER: Final = re.compile(rb'("sequence_number"\s*:\s*)-?\d+(?![\d.eE])')
 _BRACE: Final = 0x7B
 _DELTAS: Final = {kind: kind for kind in events.DELTAS}
 """To get the object that the decoder of deltas gives, which is compared by identity."""
+
+
+_KNOWN: Final = tuple(f'{{"type":"{kind}"' for kind in sorted(VERBATIM) if kind.endswith(".delta"))
+"""How the deltas begin that Open Responses has under the same name, as an upstream of ours writes them."""
 
 
 class TurnEnd(Struct, frozen=True):
@@ -72,6 +77,7 @@ class TurnStream:
         model: As the frame said, for a ``response.created`` that is missing.
         is_live: Whether an id is in use by another response of the tenant.
         complete: Fill the members of response objects that strict clients demand, from these.
+        strict: Send what Open Responses knows, by its names.
         max_output_bytes: Bound on the output items kept.
     """
 
@@ -85,6 +91,7 @@ class TurnStream:
         "_sealed",
         "_snapshots",
         "_stream_id",
+        "_strict",
         "_trusted",
         "end",
         "repaired_surrogates",
@@ -99,6 +106,7 @@ class TurnStream:
         model: str | None = None,
         is_live: Callable[[str], bool] = lambda _: False,
         complete: Mapping[str, Raw] | None = None,
+        strict: bool = False,
         max_output_bytes: int = 1 << 26,
     ) -> None:
         self.end: TurnEnd | None = None
@@ -108,9 +116,10 @@ class TurnStream:
         self._next = 0
         self._renumber = False
         self._sealed = False
+        self._strict = strict
         self._trusted: str | None = None
         self._created: dict[str, Raw] | None = None
-        self._snapshots = Snapshots(response_id, previous_response_id, model, is_live, complete)
+        self._snapshots = Snapshots(response_id, previous_response_id, model, is_live, complete, strict=strict)
         self._items = OutputItems(max_output_bytes)
         self._added = self._items.added  # for the hot path
 
@@ -181,7 +190,10 @@ class TurnStream:
             self._next += 1
             return write_text("{" + label + text[1:] if label else text)
 
-        return trust
+        def trust_known(text: str) -> Awaitable[None]:
+            return trust(text) if text.startswith(_KNOWN) else otherwise(text.encode())
+
+        return trust_known if self._strict else trust
 
     def seal(self) -> None:
         """Let nothing more pass on the hot path."""
@@ -205,6 +217,7 @@ class TurnStream:
             or self._renumber
             or head.stream_id is not events.NO_LANE
             or not (payload.isascii() or is_utf8(payload))
+            or (self._strict and head.type not in VERBATIM)
         ):
             return None
         if payload[0] != _BRACE:
@@ -248,6 +261,9 @@ class TurnStream:
             raise error_from_event(msgspec.json.decode(payload))
         if kind in events.LIFECYCLE:
             return self._lifecycle(payload, head)
+        if self._strict and not is_served(kind):
+            self._renumber = True  # the numbers of what is left out would be missing
+            return []
         frames = [] if self.created or not kind.startswith("response.") else self._invent_created()
         if kind == events.ITEM_ADDED:
             frames += self._item_added(payload, head)
@@ -443,6 +459,8 @@ class TurnStream:
 
     def _frame(self, payload: bytes, head: EventHead, missing: dict[str, bytes]) -> bytes:
         """Return an app's event as our frame: labelled, numbered and completed, otherwise verbatim."""
+        if self._strict and head.type in RENAMED:
+            payload = renamed(payload, head.type) or _with_member(payload, "type", RENAMED[head.type])
         number = head.sequence_number
         if type(number) is not int:
             missing["sequence_number"] = b"%d" % self._next
@@ -480,6 +498,8 @@ def _renumbered(payload: bytes, number: int) -> bytes:
     changed, count = _NUMBER.subn(rb"\g<1>%d" % number, payload)
     if count == 1:
         return changed
-    members = decode_members(payload)
-    members["sequence_number"] = Raw(b"%d" % number)
-    return encode(members)
+    return _with_member(payload, "sequence_number", number)
+
+
+def _with_member(payload: bytes, name: str, value: str | int) -> bytes:
+    return encode({**decode_members(payload), name: value})

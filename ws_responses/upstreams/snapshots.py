@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from ws_responses.protocol import events
 from ws_responses.protocol.events import encode
+from ws_responses.upstreams import strict as open_responses
 from ws_responses.upstreams.reading import text_of
 
 _STATUS: Final = {events.CREATED: "in_progress", events.IN_PROGRESS: "in_progress"}
@@ -22,13 +23,24 @@ class Snapshots:
         model: As the frame said, for objects that the app does not send.
         is_live: Whether an id is in use by another response of the tenant.
         complete: Fill the members that strict clients demand, from these.
+        strict: Fill what is inside of them as well, by the schema of Open Responses.
 
     Attributes:
         response_id: Id of the response; settled by the first object.
         own_id: It is the app's own.
     """
 
-    __slots__ = ("_complete", "_created_at", "_is_live", "_model", "_previous", "_settled", "own_id", "response_id")
+    __slots__ = (
+        "_complete",
+        "_created_at",
+        "_is_live",
+        "_model",
+        "_previous",
+        "_settled",
+        "_strict",
+        "own_id",
+        "response_id",
+    )
 
     def __init__(
         self,
@@ -37,6 +49,8 @@ class Snapshots:
         model: str | None,
         is_live: Callable[[str], bool],
         complete: Mapping[str, Raw] | None,
+        *,
+        strict: bool = False,
     ) -> None:
         self.response_id = response_id
         self.own_id = False
@@ -44,6 +58,7 @@ class Snapshots:
         self._model = model
         self._is_live = is_live
         self._complete = complete
+        self._strict = strict
         self._settled = False
         self._created_at: int | None = None
 
@@ -92,7 +107,9 @@ class Snapshots:
         missing = [name for name in (*known, *self._complete) if name not in response]
         for name in missing:
             response[name] = self._complete[name] if name in self._complete else Raw(encode(known[name]))
-        return bool(missing)
+        better = open_responses.completed(response, self._complete) if self._strict else {}
+        response.update(better)
+        return bool(missing or better)
 
     def _identity(self, response: Mapping[str, Raw]) -> dict[str, str]:
         """Return the ids that the response objects of the turn have; the first of them may bring the app's own."""
