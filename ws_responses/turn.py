@@ -150,9 +150,10 @@ class TurnRun:
             if self.ended:
                 return  # aborted meanwhile
         self._validate()
-        await self._judge()
-        if self.ended:
-            return  # aborted meanwhile
+        for step in (self._judge, self._render):
+            await step()
+            if self.ended:
+                return
         connection.reporter.report(
             TurnStarted(
                 connection_id=connection.id,
@@ -164,14 +165,18 @@ class TurnRun:
             )
         )
         self.info.may_store = connection.stores and self._may_be_stored()
-        if connection.settings.renderer is not None:
-            await render_turn(connection.settings.renderer, self.info)
         if self.turn.create.warm_up:
             await self._warm_up()
             return
         await self._answer()
         if not self.ended:
             raise StreamTruncated
+
+    async def _render(self) -> None:
+        """Step 5 for a wrapped app; the engine renders by itself."""
+        renderer = self._connection.settings.renderer
+        if renderer is not None:
+            await render_turn(renderer, self.info)
 
     async def _answer(self) -> None:
         """Let the upstream answer, behind the gate if its output is judged."""
