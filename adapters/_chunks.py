@@ -10,8 +10,8 @@ from msgspec import Struct
 from ws_responses.backend_errors import nonsense, stream_error
 from ws_responses.backends import Delta, Finish, Usage
 from ws_responses.errors import StreamTruncated, UpstreamError, WireError
+from ws_responses.protocol.text import mended
 from ws_responses.upstreams.answers import decode_answer
-from ws_responses.upstreams.text import mended
 
 DONE: Final = b"[DONE]"
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from ws_responses.backend_errors import nonsense, stream_error
 from ws_responses.backends import Delta, Finish, Usage
 from ws_responses.errors import StreamTruncated
-from ws_responses.upstreams.text import mended
+from ws_responses.protocol.text import mended
 
 FIELDS: Final = ["content", "tokens", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"]
 """To be asked for in the last event, which else repeats the whole prompt as text."""

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from ws_responses.errors import UpstreamError
 from ws_responses.protocol import events
+from ws_responses.protocol.text import mended
 from ws_responses.safety.text import as_list, as_object, is_json_text, kind_of, leaves
 from ws_responses.safety.verdict import Kind
-from ws_responses.upstreams.text import mended
 
 _END_MARKS: Final = (b"[DONE]", "[DONE]")
 """What may follow the last event, and is none."""

@@ -9,8 +9,8 @@ import msgspec
 
 from ws_responses.errors import UpstreamError, WireError
 from ws_responses.protocol.events import encode
+from ws_responses.protocol.text import mended
 from ws_responses.upstreams.sse import SSEDecoder
-from ws_responses.upstreams.text import mended
 
 Headers = Iterable[tuple[bytes, bytes]]
 

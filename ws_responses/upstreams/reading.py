@@ -10,9 +10,9 @@ from msgspec import Raw, Struct
 from ws_responses.errors import UpstreamError
 from ws_responses.protocol import events
 from ws_responses.protocol.events import EventHead, decode_event_head, encode
+from ws_responses.protocol.text import mended
 from ws_responses.upstreams.output import is_item
 from ws_responses.upstreams.places import POSITIONED, is_placed
-from ws_responses.upstreams.text import mended
 
 _USUAL: Final = events.LIFECYCLE | {events.ITEM_ADDED, events.ITEM_DONE} | POSITIONED.keys()
 _TYPE: Final = re.compile(r"[A-Za-z0-9_.:\-/]{1,128}\Z").match

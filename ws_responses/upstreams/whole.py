@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from ws_responses.errors import UpstreamError
 from ws_responses.protocol import events
+from ws_responses.protocol.text import mended
 from ws_responses.upstreams.answers import decode_answer, error_from_object
 from ws_responses.upstreams.output import begun, is_item
-from ws_responses.upstreams.text import mended
 
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_list = msgspec.json.Decoder(list[Raw]).decode
