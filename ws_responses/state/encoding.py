@@ -79,6 +79,9 @@ class RecordCodec:
         max_bytes: Bound of a decoded chain. A chain that is larger than what a connection may keep
             (``Limits.max_connection_bytes``) could not be continued.
 
+    Attributes:
+        max_bytes: As given.
+
     Raises:
         ConfigurationError: One of ``seal`` and ``unseal`` is missing, or a number is wrong.
     """
@@ -98,7 +101,7 @@ class RecordCodec:
         self._compress_from = compress_from
         self._seal = seal
         self._unseal = unseal
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
 
     def encode(self, tenant: str, record: Record) -> bytes:
         """Return a record as bytes.
@@ -114,8 +117,8 @@ class RecordCodec:
             body = _encode(_as_body(tenant, record))
         except UnicodeEncodeError:
             raise StoreError("a name in this record has no form in UTF-8") from None
-        if len(body) > self._max_bytes:
-            raise StoreError(f"a record of {len(body)} bytes is above the limit of {self._max_bytes}")
+        if len(body) > self.max_bytes:
+            raise StoreError(f"a record of {len(body)} bytes is above the limit of {self.max_bytes}")
         flags = 0
         if self._compress_from is not None and len(body) >= self._compress_from:
             smaller = zlib.compress(body, _LEVEL)
@@ -135,7 +138,7 @@ class RecordCodec:
         Raises:
             RecordUnreadable: They are no record of this tenant that can be read here.
         """
-        return self._read(tenant, stored, self._max_bytes)[0]
+        return self._read(tenant, stored, self.max_bytes)[0]
 
     def decode_chain(self, key: StoreKey, stored: Sequence[bytes]) -> list[Record]:
         """Return the chain of some bytes, of which each is a record, the oldest first.
@@ -144,7 +147,7 @@ class RecordCodec:
             RecordUnreadable: They are not the whole chain of ``key``, or more than the bound.
         """
         records: list[Record] = []
-        left = self._max_bytes
+        left = self.max_bytes
         for each in stored:
             record, size = self._read(key.tenant, each, left)
             left -= size
@@ -172,7 +175,7 @@ class RecordCodec:
         if flags & _COMPRESSED:
             body = _decompressed(body, limit)
         if len(body) > limit:
-            raise RecordUnreadable(f"a chain of more than {self._max_bytes} bytes")
+            raise RecordUnreadable(f"a chain of more than {self.max_bytes} bytes")
         try:
             read = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
