@@ -1,9 +1,7 @@
-"""Runs the Codex CLI against a server, in a home of its own and with no environment but what it needs."""
+"""Runs the Codex CLI against a server."""
 
 import itertools
 import json
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -11,8 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-BINARY = Path(__file__).parent / "node_modules" / ".bin" / "codex"
-TIMEOUT_S = 50
+from . import programs
+from .programs import MODULES, TIMEOUT_S, kill
+
+BINARY = MODULES / ".bin" / "codex"
 
 # `danger-full-access`: the only command it is told to run is the scripted model's `echo`, and a sandbox would need
 # rights that a CI container does not have. `supports_websockets` is off for custom providers unless it is said.
@@ -33,7 +33,7 @@ wire_api = "responses"
 env_key = "UNDER_TEST_KEY"
 supports_websockets = true
 request_max_retries = 0
-stream_max_retries = 0
+stream_max_retries = {retries}
 """
 
 
@@ -44,45 +44,23 @@ class Codex:
         home: A folder for its configuration and state; it is also where commands run.
         base_url: The server, without `/responses`.
         key: The bearer key that it sends.
+        retries: How often it tries a turn again. It opens a socket anew without counting when that was closed between turns.
     """
 
-    def __init__(self, home: Path, base_url: str, key: str = "k") -> None:
+    def __init__(self, home: Path, base_url: str, key: str = "k", *, retries: int = 0) -> None:
         self.home = home
         home.mkdir()
-        (home / "config.toml").write_text(_CONFIG.format(base_url=base_url), encoding="utf-8")
-        # Nothing of the caller's: no proxies, no real keys.
-        self.env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "CODEX_HOME": str(home),
-            "UNDER_TEST_KEY": key,
-            "NO_COLOR": "1",
-        }
+        (home / "config.toml").write_text(_CONFIG.format(base_url=base_url, retries=retries), encoding="utf-8")
+        self.env = programs.environment(home, CODEX_HOME=str(home), UNDER_TEST_KEY=key)
 
     def start(self, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
-        # A session of its own: the npm launcher starts the real program, and both must end (see `kill`).
-        return subprocess.Popen(
-            [BINARY, *arguments], cwd=self.home, env=self.env, text=True, start_new_session=True, **streams
-        )
+        return programs.start((BINARY, *arguments), home=self.home, env=self.env, **streams)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        pipe = subprocess.PIPE
-        with self.start(*arguments, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
-            try:
-                output, errors = process.communicate(timeout=TIMEOUT_S)
-            except BaseException:
-                kill(process)
-                raise
-        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+        return programs.run((BINARY, *arguments), home=self.home, env=self.env)
 
     def exec(self, prompt: str) -> subprocess.CompletedProcess[str]:
         return self.run("exec", "--skip-git-repo-check", prompt)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """End the launcher and what it has started: they are a process group."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 class AppServer:

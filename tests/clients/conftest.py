@@ -2,7 +2,8 @@
 clients that need a set-up.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,19 @@ def server_with_key(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture
 def server_without_sockets(tmp_path: Path) -> Iterator[Server]:
     yield from _running(Server("tests.clients.disabled_app:app", tmp_path))
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
+    """Starts an app of `recovery_app` by its name."""
+    with ExitStack() as servers:
+
+        def serve(name: str) -> Server:
+            server = Server(f"tests.clients.recovery_app:{name}", tmp_path, restarts=True)
+            servers.callback(lambda: print(server.output))
+            return servers.enter_context(server)
+
+        yield serve
 
 
 def _running(server: Server) -> Iterator[Server]:

@@ -1,5 +1,6 @@
 """The engine behind its app, with a backend that calls tools and then says what it was given, as the example's model does."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,17 +15,23 @@ from ws_responses.testing.backends import Asked, Call, Said, ScriptedBackend
 from ws_responses.testing.model import ARGUMENTS
 
 
-def respond(asked: Asked) -> Said:
-    prompt = asked.prompt
-    assert isinstance(prompt, ChatPrompt)
-    messages = msgspec.json.decode(prompt.rendered.json_array())
-    offered = [tool["function"]["name"] for tool in msgspec.json.decode(prompt.tools or b"[]")]
-    known = [name for name in ARGUMENTS if name in offered]
-    if known and not asked.calls:
-        return Said(calls=(Call(known[0], msgspec.json.encode(ARGUMENTS[known[0]]).decode()),))
-    items = sum(map(items_of, messages))
-    outputs = sum(message["role"] == "tool" for message in messages)
-    return Said(text=f"This answers {items} input items, {outputs} of them tool outputs.")
+class Respond:
+    """What the backend does: one call after each user message, if a tool is offered for which it knows arguments."""
+
+    def __init__(self, arguments: Mapping[str, Mapping[str, Any]]) -> None:
+        self._arguments = arguments
+
+    def __call__(self, asked: Asked) -> Said:
+        prompt = asked.prompt
+        assert isinstance(prompt, ChatPrompt)
+        messages = msgspec.json.decode(prompt.rendered.json_array())
+        offered = [tool["function"]["name"] for tool in msgspec.json.decode(prompt.tools or b"[]")]
+        known = [name for name in self._arguments if name in offered]
+        if known and not asked.calls:
+            return Said(calls=(Call(known[0], msgspec.json.encode(self._arguments[known[0]]).decode()),))
+        items = sum(map(items_of, messages))
+        outputs = sum(message["role"] == "tool" for message in messages)
+        return Said(text=f"This answers {items} input items, {outputs} of them tool outputs.")
 
 
 def items_of(message: dict[str, Any]) -> int:
@@ -39,5 +46,9 @@ class ItemsOnly(ChatRenderer):
         return super().begin(structs.replace(settings, instructions=None), form)
 
 
-engine = ResponsesEngine(ScriptedBackend(respond=respond, remembers=0), renderer=ItemsOnly(), hosted_tools="drop")
-app = ResponsesApp(engine, authorize="open")
+def engine_with(arguments: Mapping[str, Mapping[str, Any]]) -> ResponsesEngine:
+    backend = ScriptedBackend(respond=Respond(arguments), remembers=0)
+    return ResponsesEngine(backend, renderer=ItemsOnly(), hosted_tools="drop")
+
+
+app = ResponsesApp(engine_with(ARGUMENTS), authorize="open")

@@ -30,7 +30,8 @@ class Recorder:
     def __init__(self, app: ASGIApp, log: Path) -> None:
         self._app = app
         self._log = log.open("a", encoding="utf-8", buffering=1)
-        self._numbers = itertools.count(1)
+        # With the process: one that is started anew writes into the same file.
+        self._numbers = (f"{os.getpid()}.{number}" for number in itertools.count(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -53,7 +54,7 @@ class Recorder:
 
         await self._app(scope, recorded_receive, recorded_send)
 
-    def _write_message(self, number: int, message: Message) -> None:
+    def _write_message(self, number: str, message: Message) -> None:
         match message["type"]:
             case "websocket.receive" | "websocket.send" as kind:
                 text = message.get("text")
@@ -67,7 +68,7 @@ class Recorder:
                 by = "client" if kind == "websocket.disconnect" else "server"
                 self._write(number, "close", by=by, code=message.get("code"))
 
-    def _write(self, number: int, what: str, **values: Any) -> None:
+    def _write(self, number: str, what: str, **values: Any) -> None:
         self._log.write(json.dumps({"number": number, "what": what, **values}) + "\n")
 
 
@@ -114,7 +115,7 @@ class Recording:
         self._log = log
 
     def exchanges(self) -> list[Exchange]:
-        seen: dict[int, Exchange] = {}
+        seen: dict[str, Exchange] = {}
         for line in self._lines():
             number, what = line.pop("number"), line.pop("what")
             if what == "open":

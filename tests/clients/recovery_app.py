@@ -1,0 +1,48 @@
+"""Apps from which clients must recover: their tool waits for the test, and what keeps a loop together is lost meanwhile.
+
+`cat gate` blocks until the test opens the pipe of that name in the folder where the client runs its tools (see `gate.py`).
+"""
+
+from examples import fastapi_app
+from ws_responses import Limits, ResponsesApp, ResponsesWebSocketMiddleware
+from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses.testing.model import ARGUMENTS, ScriptedModel
+
+from .engine_app import engine_with
+
+WAITS = {**ARGUMENTS, "exec_command": {"cmd": "cat gate"}, "bash": {"command": "cat gate"}}
+OLD_SOON = Limits(max_connection_age_s=2.0)
+KEEPS_NOTHING = Limits(max_connection_bytes=1)
+
+fastapi_app.model = ScriptedModel(arguments=WAITS)
+_engine = engine_with(WAITS)
+
+
+class FirstSocket:
+    """One app for the first socket, another one for all the rest."""
+
+    def __init__(self, first: ASGIApp, rest: ASGIApp) -> None:
+        self._first = first
+        self._rest = rest
+        self._taken = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = scope["type"] == "websocket" and not self._taken
+        self._taken = self._taken or first
+        await (self._first if first else self._rest)(scope, receive, send)
+
+
+def _wrapped(limits: Limits) -> ASGIApp:
+    return ResponsesWebSocketMiddleware(fastapi_app.api, limits=limits)
+
+
+def _engine_app(limits: Limits) -> ASGIApp:
+    return ResponsesApp(_engine, authorize="open", limits=limits)
+
+
+wrapped = _wrapped(Limits())
+engine = _engine_app(Limits())
+wrapped_ageing = FirstSocket(_wrapped(OLD_SOON), wrapped)
+engine_ageing = FirstSocket(_engine_app(OLD_SOON), engine)
+wrapped_forgetful = _wrapped(KEEPS_NOTHING)
+engine_forgetful = _engine_app(KEEPS_NOTHING)
