@@ -136,6 +136,10 @@ async def test_an_engine_gives_the_backend_what_was_fetched(web: LoopbackService
         "2002:7f00:1::",
         "64:ff9b::127.0.0.1",
         "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::127.0.0.1",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "fec0::1",
     ],
 )
 def test_private_addresses_in_whatever_spelling_are_not_public(address: str) -> None:
@@ -150,14 +154,45 @@ def test_public_addresses_are(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "0x7f000001", "[::ffff:127.0.0.1]", "0.0.0.0"]
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "localhost.",
+        "[::1]",
+        "[::127.0.0.1]",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "[::ffff:127.0.0.1]",
+        "0.0.0.0",
+        "\uff11\uff12\uff17.\uff10.\uff10.\uff11",  # full-width digits
+        "\u2460\u2461\u2466.\u24ea.\u24ea.\u2460",  # digits in circles
+        "127\u30020\u30020\u30021",  # ideographic full stops
+        "%31%32%37.0.0.1",
+        "example.com\\@127.0.0.1",
+    ],
 )
 async def test_this_machine_is_not_reached_in_whatever_spelling(host: str, web: LoopbackService) -> None:
-    """The classic: a URL that makes the server ask itself, or the cloud's metadata service."""
+    """The classic: a URL that makes the server ask itself, or the cloud's metadata service.
+
+    The URL must be judged as aiohttp reads it: that makes an address of digits of any alphabet, past the check of names.
+    """
     port = web.url.rpartition(":")[2]
     error = await refusal(HttpResolver(schemes=["http"], ports=[int(port)]), f"http://{host}:{port}/a.png")
     assert error.message == UNREACHABLE
     assert not web.connections
+
+
+async def test_a_redirect_to_an_address_in_other_digits_is_checked_too(web: LoopbackService) -> None:
+    address = "\uff11\uff12\uff17.\uff10.\uff10.\uff12"
+    port = web.url.rpartition(":")[2]
+    web.script(moved(f"http://{address}:{port}/a.png".encode().decode("latin-1")), moved(f"//127.0.0.2:{port}/a.png"))
+    for _ in range(2):
+        resolver = here(web, allows=lambda one: str(one) == "127.0.0.1")
+        assert (await refusal(resolver, f"{web.url}/a.png")).message == UNREACHABLE
+    assert len(web.requests) == 2
 
 
 async def test_a_redirect_is_checked_like_a_first_request(web: LoopbackService) -> None:

@@ -9,7 +9,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin
 
 import anyio
 
@@ -19,6 +19,7 @@ from ws_responses.errors import ConfigurationError, InvalidRequest, excerpt
 if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
+    from yarl import URL
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -47,7 +48,9 @@ def is_public(address: Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-    return address.is_global and not address.is_multicast
+        if address.is_site_local:
+            return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 class HttpResolver:
@@ -117,7 +120,7 @@ class HttpResolver:
             data = f"data:{content_type};base64,{base64.b64encode(content).decode()}"
             if kind == "image":
                 return {**part, "image_url": data}
-            name = part.get("filename") or unquote(urlsplit(url).path.rpartition("/")[2]) or "file"
+            name = part.get("filename") or _import_yarl().URL(url).name or "file"
             rest = {member: value for member, value in part.items() if member != "file_url"}
             return {**rest, "file_data": data, "filename": name}
         raise InvalidRequest(f"The {kind} could not be fetched in time.", code=_failed(kind))
@@ -127,9 +130,9 @@ class HttpResolver:
     async def _fetch(self, url: str, kind: Attachment) -> tuple[str, bytes]:
         aiohttp = _import_aiohttp()
         for _ in range(self._max_redirects + 1):
-            self._check_url(url, kind)
+            checked = self._checked(url, kind)
             try:
-                async with self._open().get(url, allow_redirects=False) as answer:
+                async with self._open().get(checked, allow_redirects=False) as answer:
                     if answer.status in _REDIRECTS and "location" in answer.headers:
                         url = urljoin(url, answer.headers["location"])
                         continue
@@ -151,29 +154,32 @@ class HttpResolver:
                 raise InvalidRequest(f"The {kind} has more than {self._max_bytes} bytes.", code=f"{kind}_too_large")
         return bytes(content)
 
-    def _check_url(self, url: str, kind: Attachment) -> None:
-        """Refuse a URL that must not be asked for.
+    def _checked(self, url: str, kind: Attachment) -> "URL":
+        """Return a URL that may be asked for, as aiohttp reads it.
+
+        Another reader may see another host in the same text: to aiohttp, digits of all alphabets make an IPv4 address.
 
         Raises:
             InvalidRequest: Its scheme, port or address is not allowed.
         """
         try:
-            parts = urlsplit(url)
-            port = parts.port
+            parts: URL = _import_yarl().URL(url)
         except ValueError:
             raise _unreachable(kind) from None
-        if len(url) > MAX_URL_CHARS or parts.scheme not in self._schemes or not parts.hostname:
+        host = parts.raw_host
+        if len(url) > MAX_URL_CHARS or parts.scheme not in self._schemes or not host:
             allowed = ", ".join(sorted(self._schemes))
             raise InvalidRequest(f"The {kind} must be named by a URL of these schemes: {allowed}.", code=_failed(kind))
         ports = self._ports or {_PORTS[parts.scheme]}
-        if (port or _PORTS[parts.scheme]) not in ports or parts.username is not None:
+        if parts.port not in ports or parts.raw_user is not None:
             raise _unreachable(kind)
         try:
-            address = ipaddress.ip_address(parts.hostname)
+            address = ipaddress.ip_address(host)
         except ValueError:
-            return  # a name: what it resolves to is checked
+            return parts  # a name: what it resolves to is checked
         if not self._allows(address):
             raise _unreachable(kind)
+        return parts
 
     def _open(self) -> "aiohttp.ClientSession":
         session = self._session
@@ -227,6 +233,12 @@ def _import_aiohttp() -> Any:
     except ImportError as error:
         raise ConfigurationError("HttpResolver needs aiohttp: pip install 'ws-responses[http]'") from error
     return aiohttp
+
+
+def _import_yarl() -> Any:
+    import yarl  # noqa: PLC0415 - optional; aiohttp needs it
+
+    return yarl
 
 
 def _failed(kind: Attachment) -> str:
