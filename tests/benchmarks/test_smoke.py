@@ -23,6 +23,7 @@ ROWS = {
     },
     "P3": {"P3.forward", "P3.turn", "P3.engine", "P3.replay"},
     "P4": {"P4.delta", "P4.tokens", "P4.rewind"},
+    "P5": {f"P5.{pace}{kind}" for pace in ("", "queued.") for kind in ("tokens", "chat")},
     "P8": {
         "P8.idle",
         "P8.idle.engine",
@@ -90,7 +91,7 @@ def test_server_whose_app_raises_spoils_the_benchmark() -> None:
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["P2", "P3", "P8"])
+@pytest.mark.parametrize("name", ["P2", "P3", "P5", "P8"])
 def test_every_benchmark_fills_its_rows(name: str, tmp_path: Path) -> None:
     """Without this a benchmark that is rarely run could break unseen."""
     rows = {row["key"]: row for row in run(name, tmp_path)["rows"]}

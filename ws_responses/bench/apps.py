@@ -3,6 +3,7 @@
 The model's name tells them what to answer: ``deltas-20000`` is a message in 20,000 pieces, ``short-1`` a turn of one event.
 """
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
@@ -144,6 +145,54 @@ def engine_app() -> ASGIApp:
     return ResponsesApp(ResponsesEngine(backend), authorize="open", limits=limits)
 
 
+def cerebras_app(url: str, *, tokens: bool) -> ASGIApp:
+    """Return the engine with Cerebras.
+
+    Args:
+        url: Where that is.
+        tokens: Give it token ids, and take ids from it; else chat messages.
+    """
+    from ws_responses import ResponsesApp, ResponsesEngine
+    from ws_responses.adapters.cerebras import CerebrasBackend
+    from ws_responses.rendering.chat import ChatRenderer
+    from ws_responses.rendering.harmony import HarmonyRenderer
+
+    backend = CerebrasBackend(api_key="csk-bench", base_url=url)
+    engine = ResponsesEngine(backend, renderer=HarmonyRenderer() if tokens else ChatRenderer())
+    return ResponsesApp(engine, authorize="open")
+
+
+def relay_of(url: str) -> ASGIApp:
+    """Return what does the least for a stream to a socket: read what there is, and send each event as it is.
+
+    Args:
+        url: Of the service.
+    """
+
+    async def relay(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await _not_found(scope, receive, send)
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            async for event in _events_of(url):
+                await send({"type": "websocket.send", "text": event.decode()})
+            await send({"type": "websocket.send", "text": '{"type":"response.completed"}'})
+
+    return relay
+
+
+async def _events_of(url: str) -> AsyncIterator[bytes]:
+    """Yield the events of one answer; each is a chunk of the body."""
+    reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    while (chunk := await reader.readuntil(b"\r\n")) != b"0\r\n":
+        yield (await reader.readexactly(int(chunk, 16) + 2))[6:-4]
+    writer.close()
+
+
 def target(name: str) -> ASGIApp:
     """Return the app that a benchmark's server process is to serve."""
     if name == "bare":
@@ -154,4 +203,7 @@ def target(name: str) -> ASGIApp:
         return wrapped(fastapi_app())
     if name == "engine":
         return engine_app()
+    kind, _, url = name.partition("@")
+    if url:
+        return relay_of(url) if kind == "relay" else cerebras_app(url, tokens=kind == "tokens")
     raise ValueError(f"no such app: {name}")

@@ -24,11 +24,12 @@ class MakeBenchmark(Protocol):
 def _benchmarks() -> Mapping[str, MakeBenchmark]:
     from ws_responses.bench.latency import Latency
     from ws_responses.bench.memory import Memory
+    from ws_responses.bench.pace import Pace
     from ws_responses.bench.relay import Relay
     from ws_responses.bench.rendering import Render
     from ws_responses.bench.twin import Twin
 
-    return {"P1": Relay, "P2": Twin, "P3": Latency, "P4": Render, "P8": Memory}
+    return {"P1": Relay, "P2": Twin, "P3": Latency, "P4": Render, "P5": Pace, "P8": Memory}
 
 
 def main(arguments: Sequence[str]) -> int:

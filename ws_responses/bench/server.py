@@ -1,6 +1,6 @@
 """A server in a process of its own, and what it costs: CPU time and memory of that process.
 
-``python -m ws_responses.bench.server TARGET FD`` is the server's side.
+``python -m ws_responses.bench.server FD TARGET`` is the server's side.
 """
 
 import asyncio
@@ -40,15 +40,17 @@ def resident_bytes(pid: int) -> int:
     return int(psutil.Process(pid).memory_info().rss)
 
 
-class Server:
-    """uvicorn (uvloop, httptools, websockets-sansio) with one of the benchmark apps; a context manager.
+class Child:
+    """A process that runs a module of this package on a listening socket; a context manager.
 
     Args:
-        target: Name of the app, see :func:`ws_responses.bench.apps.target`.
+        module: Is run with the socket's descriptor and the arguments.
+        arguments: The rest.
     """
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._module = module
+        self._arguments = arguments
         self._process: subprocess.Popen[bytes]
         self._log: IO[bytes]
         self.port = 0
@@ -58,7 +60,7 @@ class Server:
         self._log = tempfile.TemporaryFile()
         with socket.create_server((_HOST, 0), backlog=2048) as listener:
             self.port = listener.getsockname()[1]
-            command = [sys.executable, "-m", "ws_responses.bench.server", self._target, str(listener.fileno())]
+            command = [sys.executable, "-m", self._module, str(listener.fileno()), *self._arguments]
             # A fixed seed: sets and dicts of strings lie in memory in the same way in every process.
             environment = {**os.environ, "PYTHONHASHSEED": "0"}
             self._process = subprocess.Popen(
@@ -70,14 +72,15 @@ class Server:
         """End it.
 
         Raises:
-            Unexpected: Its app raised, at whatever time; what was measured is worth nothing.
+            Unexpected: It raised, at whatever time; what was measured is worth nothing.
         """
         self._stop()
         with self._log as log:
             log.seek(0)
             said = log.read().decode(errors="replace").strip()
         if "Traceback" in said:
-            raise Unexpected(f"the server '{self._target}' said: {said.rpartition(chr(10))[2]}") from error
+            name = " ".join((self._module.rpartition(".")[2], *self._arguments))
+            raise Unexpected(f"the process '{name}' said: {said.rpartition(chr(10))[2]}") from error
 
     def _stop(self) -> None:
         self._process.terminate()
@@ -93,11 +96,6 @@ class Server:
         return _HOST, self.port
 
     @property
-    def url(self) -> str:
-        """URL of its socket."""
-        return f"ws://{_HOST}:{self.port}/v1/responses"
-
-    @property
     def pid(self) -> int:
         """Id of its process."""
         return self._process.pid
@@ -109,6 +107,22 @@ class Server:
     def resident_bytes(self) -> int:
         """Return its resident memory."""
         return resident_bytes(self.pid)
+
+
+class Server(Child):
+    """uvicorn (uvloop, httptools, websockets-sansio) with one of the benchmark apps.
+
+    Args:
+        target: Name of the app, see :func:`ws_responses.bench.apps.target`.
+    """
+
+    def __init__(self, target: str) -> None:
+        super().__init__("ws_responses.bench.server", target)
+
+    @property
+    def url(self) -> str:
+        """URL of its socket."""
+        return f"ws://{_HOST}:{self.port}/v1/responses"
 
 
 class CpuTime:
@@ -134,7 +148,7 @@ class CpuTime:
         self.seconds += self._server.cpu_seconds()
 
 
-def serve(target: str, descriptor: int) -> None:
+def serve(descriptor: int, target: str) -> None:
     """Serve an app on a listening socket that was handed down."""
     import uvicorn
 
@@ -153,4 +167,4 @@ def serve(target: str, descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(int(sys.argv[1]), sys.argv[2])
