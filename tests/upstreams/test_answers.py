@@ -246,12 +246,32 @@ class TestErrorEvents:
             "type": "error",
             "status": 429,
             "error": {"type": "usage_limit_reached", "message": "m", "plan_type": "pro", "resets_at": 1738888888},
-            "headers": {"X-Codex-Primary-Used-Percent": 100.0, "x-flag": True, "x-none": None, "x-deep": {}},
+            "headers": {"X-Codex-Primary-Used-Percent": 100.0, "x-codex-flag": True, "x-codex-none": None},
         }
         frame = wire(error_from_event(event))
-        assert frame["headers"] == {"x-codex-primary-used-percent": "100.0", "x-flag": "true"}
+        assert frame["headers"] == {"x-codex-primary-used-percent": "100.0", "x-codex-flag": "true"}
         assert frame["error"]["type"] == "usage_limit_reached"
         assert (frame["error"]["plan_type"], frame["error"]["resets_at"]) == ("pro", 1738888888)
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {"retry-after": "7\r\nset-cookie: a=b"},
+            {"retry-after": "7\n"},
+            {"retry-after": "\uff17"},
+            {"retry-after": ""},
+            {"retry-after": {"s": 7}},
+            {"x-ratelimit-a\r\nset-cookie": "b"},
+            {"content-length": "0", "transfer-encoding": "chunked", "set-cookie": "a=b"},
+        ],
+    )
+    def test_no_header_comes_out_of_json_that_clients_do_not_need_or_http_cannot_hold(self, told: Event) -> None:
+        """Over HTTP they become headers of the answer: a line end would begin another one, or the body."""
+        for event in (
+            {"type": "error", "headers": told},
+            {"type": "error", "error": {"message": "x", "headers": told}},
+        ):
+            assert not error_from_event(event).headers
 
     @given(st.dictionaries(st.sampled_from(["error", "code", "message", "status", "headers", "param"]), json_values()))
     def test_any_event_gives_a_legal_frame(self, event: Event) -> None:

@@ -44,6 +44,8 @@ _STATUS_BY_CODE: Final[dict[str, int]] = {
 _MARKUP: Final = re.compile(r"<\s*(!doctype|html|head|body|h1|title|p|pre)\b", re.IGNORECASE)
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _STATUS: Final = re.compile(r"[45]\d\d")
+_FIELD_NAME: Final = re.compile(r"[A-Za-z0-9-]+")
+_FIELD_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 _ABSENT: Final = frozenset({"", "None", "null"})
 """Texts that stand for nothing (LiteLLM writes ``"param": "None"``)."""
 
@@ -58,9 +60,13 @@ def kept_headers(headers: Headers) -> dict[str, str]:
     kept: dict[str, str] = {}
     for name, value in headers:
         key = bytes(name).decode("latin-1").lower()
-        if key in KEPT_HEADERS or key.startswith(KEPT_HEADER_PREFIXES):
+        if _is_kept(key):
             kept[key] = bytes(value).decode("latin-1")
     return kept
+
+
+def _is_kept(name: str) -> bool:
+    return name in KEPT_HEADERS or name.startswith(KEPT_HEADER_PREFIXES)
 
 
 def decode_answer(body: bytes | msgspec.Raw) -> Any:
@@ -117,7 +123,7 @@ def error_from_event(event: Mapping[str, Any]) -> WireError:
     """Return the wire error for an ``error`` event inside a stream, in any of its three shapes."""
     body = event.get("error")
     status = _status(event.get("status")) or _status(event.get("status_code"))
-    kept = _text_members(event.get("headers"))
+    kept = _told_headers(event.get("headers"))
     return error_from_object(_object(body) or _messaged(event) or event, status=status, headers=kept)
 
 
@@ -148,7 +154,7 @@ def error_from_object(body: Mapping[str, Any], *, status: int | None, headers: M
         type=kind or default_type,
         code=default_code if code is None or _status(code) else code,
         param=_given(body.get("param")),
-        headers={**_text_members(body.get("headers")), **headers},
+        headers={**_told_headers(body.get("headers")), **headers},
         extra={name: value for name, value in body.items() if name not in _OUR_MEMBERS and _is_public(value)},
     )
 
@@ -187,9 +193,17 @@ def _status(value: Any) -> int | None:
     return int(text) if text is not None and _STATUS.fullmatch(text) else None
 
 
-def _text_members(value: Any) -> dict[str, str]:
-    scalars = {name: one for name, one in _object(value).items() if isinstance(one, str | int | float)}
-    return {name.lower(): one if isinstance(one, str) else encode(one).decode() for name, one in scalars.items()}
+def _told_headers(value: Any) -> dict[str, str]:
+    """Return headers that stand in JSON, as far as they can be headers of an HTTP answer as well.
+
+    JSON spells what no header may hold: a line end would begin another header, or the body.
+    """
+    told: dict[str, str] = {}
+    for name, one in _object(value).items():
+        text = one if isinstance(one, str) else encode(one).decode() if isinstance(one, int | float) else ""
+        if _is_kept(name.lower()) and _FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(text):
+            told[name.lower()] = text
+    return told
 
 
 def _detail(detail: Any) -> tuple[str | None, str | None]:
