@@ -74,6 +74,7 @@ class TestResponseObjects:
         "members",
         [
             POOR,
+            {"created_at": 1767225600.0, "completed_at": 1767225601.0},
             {"created_at": 1767225600.25, "completed_at": 1767225601.5},
             {"reasoning": {"effort": "low"}, "metadata": None, "store": None},
             {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": None}},

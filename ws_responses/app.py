@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Raw
 
 from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses.compact_http import CompactTurn
 from ws_responses.errors import ConfigurationError, InvalidRequest, StoreUnavailable, WireError
 from ws_responses.handshake import Handshake
 from ws_responses.http_turn import send_error, send_json
@@ -18,7 +19,10 @@ from ws_responses.upstreams.base import Upstream
 
 
 class ModelsUpstream(Upstream, Protocol):
-    """An upstream that knows its models; :class:`~ws_responses.ResponsesEngine` is one."""
+    """An upstream that knows its models; :class:`~ws_responses.ResponsesEngine` is one.
+
+    One that can compact conversations also has a ``compactor``: an upstream that answers requests for it.
+    """
 
     def models(self, tenant: str) -> list[str]:
         """Return the names that a tenant may use."""
@@ -64,7 +68,7 @@ _OF_WRAPPED_APPS: Final = frozenset(
 
 
 class ResponsesApp:
-    """Serve an engine: ``POST`` (JSON and SSE), ``GET``, ``DELETE``, ``input_items``, models, and WebSocket mode.
+    """Serve an engine: ``POST`` (JSON and SSE), ``GET``, ``DELETE``, ``input_items``, ``compact``, models, and WebSocket mode.
 
     Needs the package starlette (extra ``starlette``).
 
@@ -94,6 +98,7 @@ class ResponsesApp:
         if wrong:
             raise ConfigurationError(f"{', '.join(wrong)}: for wrapped apps; the engine is asked directly")
         self.engine = engine
+        self._compactor: Upstream | None = getattr(engine, "compactor", None)
         paths = (path,) if isinstance(path, str) else tuple(path)
         self._app = ResponsesWebSocketMiddleware(
             self._routes(paths, models_path), upstream=engine, authorize=authorize, path=paths, **options
@@ -122,6 +127,7 @@ class ResponsesApp:
             raise ConfigurationError("ResponsesApp needs starlette: pip install ws-responses[starlette]") from error
         endpoints = {
             ("POST", ""): self._create,
+            **({} if self._compactor is None else {("POST", "/compact"): self._compact}),
             ("GET", "/{response_id}"): self._retrieve,
             ("DELETE", "/{response_id}"): self._delete,
             ("GET", "/{response_id}/input_items"): self._input_items,
@@ -141,6 +147,9 @@ class ResponsesApp:
 
     async def _create(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app.serve_post(scope, receive, send)
+
+    async def _compact(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app.serve_post(scope, receive, send, upstream=self._compactor, peer_of=CompactTurn)
 
     async def _retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive

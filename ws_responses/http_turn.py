@@ -40,7 +40,7 @@ class _Head(Struct):
 _decode_head = msgspec.json.Decoder(_Head).decode
 
 
-class _Closing(Struct):
+class Closing(Struct):
     """The closing event of a turn."""
 
     type: str
@@ -50,7 +50,7 @@ class _Closing(Struct):
     headers: dict[str, str] = {}
 
 
-_decode_closing = msgspec.json.Decoder(_Closing).decode
+_decode_closing = msgspec.json.Decoder(Closing).decode
 _decode_error = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -98,18 +98,23 @@ class HttpTurn:
         body: The create request.
         receive: Of the HTTP request, from behind its body on.
         send: Of the HTTP request.
+        tail: End of the frame, behind its type; members there win.
+        streams: Whether the answer may be a stream.
+
+    Attributes:
+        send_http: Of the HTTP request.
 
     Raises:
         InvalidRequest: The body is no JSON object, or asks for what HTTP has not.
     """
 
-    def __init__(self, body: bytes, receive: Receive, send: Send) -> None:
+    def __init__(self, body: bytes, receive: Receive, send: Send, *, tail: str = "}", streams: bool = True) -> None:
         head = _read_head(body)
-        self._streams = bool(head.stream)
+        self._streams = streams and bool(head.stream)
         # Duplicate keys: the last one wins, so a "type" of the client's own means nothing.
-        self._frame: str | None = _as_frame(body)
+        self._frame: str | None = _as_frame(body, tail)
         self._receive = receive
-        self._send = send
+        self.send_http = send
         self._started = False
         self._over = anyio.Event()
         self._gone = False
@@ -133,7 +138,7 @@ class HttpTurn:
         if self._over.is_set():
             return
         found = _KIND(text)
-        kind = found[1] if found else msgspec.json.decode(text, type=_Closing).type
+        kind = found[1] if found else msgspec.json.decode(text, type=Closing).type
         if kind in events.TERMINAL or kind == events.ERROR:
             await self._close(kind, text)
         elif self._streams:
@@ -151,37 +156,38 @@ class HttpTurn:
     async def _write(self, kind: str, text: str) -> None:
         if not self._started:
             self._started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+            await self.send_http({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
         body = f"event: {kind}\ndata: {text}\n\n".encode()
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await self.send_http({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _close(self, kind: str, text: str) -> None:
         if self._started or (self._streams and kind != events.ERROR):
             await self._write(kind, text)
-            await self._send({"type": "http.response.body", "body": _END_OF_STREAM, "more_body": False})
+            await self.send_http({"type": "http.response.body", "body": _END_OF_STREAM, "more_body": False})
         else:
-            await self._answer(_decode_closing(text))
+            await self.answer(_decode_closing(text))
         self._over.set()
 
-    async def _answer(self, closing: _Closing) -> None:
+    async def answer(self, closing: Closing) -> None:
+        """Send the one object that a client without ``stream`` waits for, or an error."""
         if closing.type == events.ERROR:
             assert closing.error is not UNSET
             error = _decode_error(closing.error)
             error.pop("headers", None)
-            await send_json(self._send, closing.status, {"error": error}, closing.headers)
+            await send_json(self.send_http, closing.status, {"error": error}, closing.headers)
             return
         assert closing.response is not UNSET
         if closing.type == events.FAILED:
             await self._answer_failure(closing.response)
             return
-        await send_json(self._send, 200, closing.response)
+        await send_json(self.send_http, 200, closing.response)
 
     async def _answer_failure(self, response: Raw) -> None:
         """Answer a failed response: without a stream nothing has been told yet, so the status can tell of it."""
         error = _decode_failed(response).error or _ResponseError()
         status, kind = _statuses(WireError).get(error.code, (500, "server_error"))
         body = {"type": kind, "code": error.code or "server_error", "message": error.message, "param": None}
-        await send_json(self._send, status, {"error": body})
+        await send_json(self.send_http, status, {"error": body})
 
 
 def _read_head(body: bytes) -> _Head:
@@ -201,13 +207,13 @@ def _read_head(body: bytes) -> _Head:
     return head
 
 
-def _as_frame(body: bytes) -> str:
+def _as_frame(body: bytes, tail: str) -> str:
     members = body.strip()[1:-1].strip()
     try:
         text = members.decode()
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.", code="invalid_json") from None
-    return "{" + text + ("," if text else "") + '"type":"response.create"}'
+    return "{" + text + ("," if text else "") + '"type":"response.create"' + tail
 
 
 async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:

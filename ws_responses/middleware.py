@@ -371,8 +371,9 @@ class ResponsesWebSocketMiddleware:
     ) -> Connection:
         by_app = self._upstream is None and handshake.scope["type"] == "http"
         bodies = self._http_bodies if by_app else self._bodies
-        upstream = self._upstream or AsgiUpstream(self.app, inner, bodies, self._settings.limits)
+        upstream = upstream or self._upstream or AsgiUpstream(self.app, inner, bodies, self._settings.limits)
         return Connection(
+        upstream: Upstream | None = None,
             self.registry,
             handshake,
             receive,
@@ -431,7 +432,15 @@ class ResponsesWebSocketMiddleware:
 
     # -- a turn over HTTP --------------------------------------------------------------------------------------------
 
-    async def serve_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve_post(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        upstream: Upstream | None = None,
+        peer_of: Callable[[bytes, Receive, Send], HttpTurn] = HttpTurn,
+    ) -> None:
         """Answer a POST as a connection of one create, so that both ways run on the same code (for ``ResponsesApp``).
 
         Raises:
@@ -439,18 +448,25 @@ class ResponsesWebSocketMiddleware:
         """
         handshake = Handshake(scope)
         inner = partial(InnerScope, handshake.scope, keep_origin=self._settings.keep_origin)
+        Args:
+            scope: Of the request.
+            receive: Likewise.
+            send: Likewise.
+            upstream: Answers it, if another one than usually does.
+            peer_of: Makes the connection's peer: of the body, and the request.
+
         with self.registry.seat() as seat:
             # Who may not come in is told so before the body is read.
             guest = await self.registry.admit(handshake, seat)
             body = await read_body(receive, self._settings.limits.max_frame_bytes)
             if body is None:
                 return
-            peer = HttpTurn(body, receive, send)
+            peer = peer_of(body, receive, send)
             del body
             seat.confirm()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(peer.watch)
-                await self._connect(handshake, peer.receive, peer.send, guest, inner).run()
+                await self._connect(handshake, peer.receive, peer.send, guest, inner, upstream).run()
                 tasks.cancel_scope.cancel()
 
     async def _guard_post(self, scope: Scope, receive: Receive, send: Send) -> None:

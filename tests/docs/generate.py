@@ -285,6 +285,7 @@ FURTHER_CODES: Final[dict[str, tuple[int, str]]] = {
     "invalid_api_key": (401, "HTTP of `serve`: the key is missing or not valid."),
     "method_not_allowed": (405, "HTTP of the sidecar."),
     "not_found": (404, "HTTP of the sidecar: a path that the upstream does not serve."),
+    "missing_required_parameter": (400, "HTTP, `/compact`: `model` is missing."),
     "unknown_parameter": (400, "HTTP: `stream_id` and `generate` are for sockets only."),
     "unsupported_parameter": (400, "Engine: the request asks for what is not served here; `param` names it."),
     "unsupported_tool": (400, "Engine: a tool of this type cannot be offered here."),

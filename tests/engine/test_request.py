@@ -57,7 +57,13 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     # what the engine has not
     ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
-    ({"context_management": [{"type": "compaction"}]}, "context_management", "unsupported_parameter"),
+    ({"context_management": [{"type": "compaction"}] * 2}, "context_management", "invalid_request"),
+    ({"context_management": [{"type": "other"}]}, "context_management[0].type", "invalid_request"),
+    (
+        {"context_management": [{"type": "compaction", "compact_threshold": 999}]},
+        "context_management[0].compact_threshold",
+        "invalid_request",
+    ),
     ({"moderation": {"model": "omni"}}, "moderation", "unsupported_parameter"),
     ({"multi_agent": {"enabled": True}}, "multi_agent", "unsupported_parameter"),
     ({"top_logprobs": 1}, "top_logprobs", "unsupported_parameter"),

@@ -8,13 +8,15 @@ from typing import Final
 from msgspec import Struct
 
 from ws_responses.backends import PromptNotAccepted
+from ws_responses.engine.compacting import Compacted, TurnCompaction, is_due
 from ws_responses.engine.events import EventWriter
 from ws_responses.engine.generation import Caller, Opened, close, drain, retry_after_s
 from ws_responses.engine.items import ItemWriter
 from ws_responses.engine.plan import Plan
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.reading import AnswerReader
-from ws_responses.engine.response import IncompleteReason, ResponseObjects, usage_object, with_output
+from ws_responses.engine.response import IncompleteReason, ResponseObjects, added_usage, usage_object, with_output
+from ws_responses.engine.sealing import Seal
 from ws_responses.errors import StreamTruncated, WireError
 from ws_responses.protocol import events
 from ws_responses.rendering.chat import PlainParser
@@ -37,18 +39,34 @@ class EngineCounts(Struct):
         as_chat: The backend refused token ids, and was given chat messages.
         truncated: The oldest of the conversation was left out.
         elsewhere: The backend failed, and another one answered or was asked.
+        compacted: The conversation was compacted before it was answered.
+        not_compacted: It should have been, but no summary could be had.
     """
 
     ids_lost: int = 0
     as_chat: int = 0
     truncated: int = 0
     elsewhere: int = 0
+    compacted: int = 0
+    not_compacted: int = 0
 
 
 class TurnAnswer:
     """The answer of one turn."""
 
-    __slots__ = ("_announced", "_caller", "_counts", "_emit", "_events", "_objects", "_plan", "_planner", "_turn")
+    __slots__ = (
+        "_announced",
+        "_caller",
+        "_compacted",
+        "_counts",
+        "_emit",
+        "_events",
+        "_objects",
+        "_plan",
+        "_planner",
+        "_seal",
+        "_turn",
+    )
 
     def __init__(
         self,
@@ -57,6 +75,7 @@ class TurnAnswer:
         plan: Plan,
         planner: Planner,
         caller: Caller,
+        seal: Seal,
         counts: EngineCounts,
     ) -> None:
         self._turn = turn
@@ -64,6 +83,8 @@ class TurnAnswer:
         self._plan = plan
         self._planner = planner
         self._caller = caller
+        self._seal = seal
+        self._compacted: Compacted | None = None
         self._counts = counts
         self._events = EventWriter(emit)
         self._announced = False
@@ -82,22 +103,44 @@ class TurnAnswer:
         self._counts.truncated += self._plan.truncated
         if at_once:
             await self._announce()
+        if is_due(self._turn, self._plan):
+            await self._compact()
         try:
             opened = await self._open()
         except WireError as error:
             raise self._advised(error) from None
         try:
-            if not at_once:
-                await self._announce()
+            await self._announce()
             await self._answer(opened)
         finally:
             await close(opened.deltas)
 
     async def _announce(self) -> None:
+        if self._announced:
+            return
         self._announced = True
         response = self._objects.in_progress()
         await self._events.write(events.CREATED, response)
         await self._events.write(events.IN_PROGRESS, response)
+
+    async def _compact(self) -> None:
+        """Replace the conversation by a summary, if one can be had; else it is answered as it is."""
+        work = TurnCompaction(self._turn, self._plan, self._planner, self._caller, self._seal, self._emit.alive)
+        try:
+            if not await work.open():
+                return
+        except WireError as error:
+            logger.warning("route %s: a conversation was not compacted (%s)", self._plan.route.name, error.code)
+            self._counts.not_compacted += 1
+            return
+        try:
+            await self._announce()
+            done = await work.tell(self._events)
+        finally:
+            await work.close()
+        self._counts.compacted += 1
+        self._compacted = done
+        self._take(done.plan)
 
     def _advised(self, error: WireError) -> WireError:
         """Return the error with its retry-after in words: a ``response.failed`` has no other place, and Codex reads it there."""
@@ -152,6 +195,8 @@ class TurnAnswer:
             await self._read(opened, reader)
         except WireError as error:
             self._planner.failed(self._plan, error)
+        if self._compacted is not None:
+            items.finished.append(self._compacted.item)
             raise
         self._planner.served(self._plan)
         reason = await reader.end()
@@ -181,8 +226,10 @@ class TurnAnswer:
 
     async def _finish(self, reader: AnswerReader, output: Sequence[bytes], reason: IncompleteReason | None) -> None:
         turn, plan = self._turn, self._plan
-        sampled = self._sampled(reader)
-        turn.kept = plan.kept(self._state_after(output, sampled))
+        # What comes after a compaction is rendered from the items that later turns see: they are few.
+        anew = self._compacted is not None
+        sampled = None if anew else self._sampled(reader)
+        turn.kept = plan.kept(None if anew else self._state_after(output, sampled))
         if sampled is not None:
             turn.record_tokens(sampled, plan.route.renderer.name)
         closed = self._objects.closed(reason, self._usage(reader), reader.service_tier)
@@ -192,7 +239,10 @@ class TurnAnswer:
         await self._events.write(kind, with_output(closed, output))
 
     def _usage(self, reader: AnswerReader) -> bytes:
-        return usage_object(reader.usage, self._plan.prompt_tokens, len(reader.ids) if reader.ids else None)
+        counted = self._plan.prompt_tokens, len(reader.ids) if reader.ids else None
+        if self._compacted is None:
+            return usage_object(reader.usage, *counted)
+        return usage_object(added_usage(reader.usage, self._compacted.usage, *counted), None, None)
 
     def _sampled(self, reader: AnswerReader) -> Sequence[int] | None:
         """Return the ids of the answer, its prefill included; None if they are not all known."""

@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import anyio
 
 from ws_responses.backends import Backend, PromptNotAccepted
 from ws_responses.clock import Clock, MonotonicClock
 from ws_responses.engine.answer import EngineCounts, TurnAnswer
+from ws_responses.engine.compactor import Compactor
 from ws_responses.engine.generation import Caller, Retry
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.resolving import Resolver
+from ws_responses.engine.sealing import Seal
 from ws_responses.engine.tools import HostedTools
 from ws_responses.errors import ConfigurationError, WireError
 from ws_responses.rendering.chat import ChatRenderer
@@ -41,10 +43,13 @@ class ResponsesEngine:
             its status and its retry-after, which all clients understand. "at_once": clients see life early, and the same
             failure is a ``response.failed``.
         retry: How often the backend is asked again while it has sampled nothing.
+        compaction_key: Signs compaction items: 16 bytes at least, the same for all processes that serve the same clients. By
+            default it is drawn at random, and items are good in this process only.
         clock: Tells the time.
 
     Attributes:
         counts: Turns out of the ordinary.
+        compactor: Answers requests to compact a conversation (for ``ResponsesApp``).
 
     Raises:
         ConfigurationError: Options contradict each other.
@@ -62,6 +67,7 @@ class ResponsesEngine:
         hosted_tools: HostedTools = "refuse",
         announce: Announce = "with_output",
         retry: Retry | None = None,
+        compaction_key: bytes | None = None,
         clock: Clock | None = None,
     ) -> None:
         if (backend is None) == (router is None):
@@ -81,10 +87,12 @@ class ResponsesEngine:
         assert router is not None
         self._router: Router = router
         self._resolver = resolver
-        self._planner = Planner(router, resolver, hosted_tools, chat_renderer)
+        self._seal = Seal(compaction_key)
+        self._planner = Planner(router, resolver, hosted_tools, chat_renderer, self._seal)
         self._caller = Caller(retry or Retry(), clock or MonotonicClock())
         self._announces_at_once = announce == "at_once"
         self.counts = EngineCounts()
+        self.compactor = Compactor(self._planner, self._caller, self._seal)
 
     def models(self, tenant: str) -> list[str]:
         """Return the names of the models that a tenant may use."""
@@ -127,6 +135,6 @@ class ResponsesEngine:
             emit.on_abort = scope.cancel
             plan = await self._planner.plan(turn)
             turn.create.body = {}  # these views hold the whole frame; what is needed of it has been copied
-            await TurnAnswer(turn, emit, plan, self._planner, self._caller, self.counts).run(
+            await TurnAnswer(turn, emit, plan, self._planner, self._caller, self._seal, self.counts).run(
                 at_once=self._announces_at_once
             )

@@ -46,6 +46,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         tools_echo: ``tools`` of the request as response objects repeat them.
         choice: Which tools may or must be called.
         session: Name of the conversation.
+        alone: The items are the whole conversation: what came before them was compacted.
     """
 
     request: Request
@@ -54,6 +55,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     tools_echo: bytes
     choice: ToolChoice
     session: str
+    alone: bool = False
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ from ws_responses.engine.plan import ContextLengthExceeded, Draft, EngineKept, P
 from ws_responses.engine.prompts import ChatTools, params_of, prompt_of
 from ws_responses.engine.request import Request, parse_request
 from ws_responses.engine.resolving import Resolver, resolve_chain, resolve_items
+from ws_responses.engine.sealing import Seal
+from ws_responses.engine.summary import SummaryPlan, plan_summary
 from ws_responses.engine.tools import (
     NO_OFFER,
     HostedTools,
@@ -46,13 +48,17 @@ class Planner:
         resolver: Resolves images and files; None if nobody does.
         hosted: What becomes of tools that the service would have to run.
         chat_renderer: Makes the prompts of backends that take no token ids after all.
+        seal: Reads compaction items.
     """
 
-    def __init__(self, router: Router, resolver: Resolver | None, hosted: HostedTools, chat_renderer: Renderer) -> None:
+    def __init__(
+        self, router: Router, resolver: Resolver | None, hosted: HostedTools, chat_renderer: Renderer, seal: Seal
+    ) -> None:
         self._router = router
         self._chat_renderer = chat_renderer
         self._resolver = resolver
         self._hosted: HostedTools = hosted
+        self._seal = seal
         self._chat_tools = ChatTools()
         self._chat_only: LRUCache[tuple[str, str], bool] = LRUCache(_REMEMBERED_ROUTES)
 
@@ -102,6 +108,25 @@ class Planner:
             return None
         route = another_route(self._router, plan.route, turn.tenant)
         return None if route is None else await self._complete(turn, plan.draft, self._usable(route))
+
+    async def replan_compacted(self, turn: CurrentTurn, plan: Plan, item: bytes) -> Plan:
+        """Return the plan for the same turn, with a compaction item for the whole conversation.
+
+        Raises:
+            WireError: The conversation cannot be given to the backend in that form.
+        """
+        return await self._complete(turn, replace(plan.draft, items=[item], alone=True), plan.route)
+
+    def plan_summary(self, plan: Plan) -> SummaryPlan:
+        """Return the plan of a summary of a turn's conversation.
+
+        Raises:
+            InvalidRequest: The model's format has no place for the instruction.
+        """
+        try:
+            return plan_summary(plan, self._chat_tools)
+        except CannotRender as error:
+            raise _cannot_render(error) from None
 
     def failed(self, plan: Plan, error: WireError) -> None:
         """Hear that the backend of a plan failed in the middle of its answer."""
@@ -158,9 +183,17 @@ class Planner:
         )
         counts = renderer.produces == "tokens"
         key = RenderKey(renderer=renderer.name, form=accepts.form if counts else None, settings=settings)
-        parent = await self._parent(turn, route, key)
+        parent = None if draft.alone else await self._parent(turn, route, key)
         try:
-            rendering = await render(renderer, key, parent, draft.items, resolved=resolved)
+            rendering = await render(
+                renderer,
+                key,
+                parent,
+                draft.items,
+                resolved=resolved,
+                readable=partial(self._seal.readable, of_input=True),
+                readable_history=self._seal.readable_history,
+            )
             answer = renderer.answer(rendering.state, draft.choice, settings)
             if counts and not _holds(answer, draft, constrains=accepts.constrains):
                 chat = self._as_chat(route)
@@ -174,6 +207,8 @@ class Planner:
             tools = None if counts else self._chat_tools.encoded(draft.tools, draft.choice)
             prompt = prompt_of(route, answer, request, tools, draft.choice)
         except CannotRender as error:
+            if error.index is not None:
+                error.index = self._seal.original_index(draft.items, error.index)
             raise _cannot_render(error) from None
         return Plan(
             draft=draft,
@@ -193,8 +228,9 @@ class Planner:
             return None if turn.base else turn.parent
         return await resolve_chain(turn.parent, route, self._resolver)
 
-    @staticmethod
-    async def _cut(turn: CurrentTurn, draft: Draft, route: Route, key: RenderKey, answer: Answer) -> Rendered | None:
+    async def _cut(
+        self, turn: CurrentTurn, draft: Draft, route: Route, key: RenderKey, answer: Answer
+    ) -> Rendered | None:
         """Return the part of a conversation that fits into the window; None if all of it does.
 
         Raises:
@@ -213,7 +249,8 @@ class Planner:
             return renderer.answer(state, draft.choice, key.settings).prompt.end + reserved <= window
 
         beginning = renderer.begin(key.settings, key.form)
-        items = [*turn.history(), *draft.items]
+        history = [] if draft.alone else turn.history()
+        items = self._seal.readable([*history, *draft.items])
         state = await anyio.to_thread.run_sync(partial(fitted, renderer, beginning, items, fits, window - reserved))
         if state is None:
             raise error

@@ -68,6 +68,12 @@ class JsonSchema(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_
     description: str | None = None
 
 
+class Compaction(Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
+    """An entry of ``context_management``."""
+
+    compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """A create request without its input and tools.
 
@@ -82,6 +88,7 @@ class Request(Struct, frozen=True, kw_only=True):
         temperature: 0..2, None leaves it to the service.
         top_p: 0..1, likewise.
         truncates: What does not fit into the context window is to be left out, oldest first.
+        compaction: What of a long conversation is to be compacted; None for nothing.
         encrypted_reasoning: Reasoning items are to have ``encrypted_content``.
         service_tier: As asked; None if absent.
         prompt_cache_key: As given.
@@ -99,6 +106,7 @@ class Request(Struct, frozen=True, kw_only=True):
     temperature: float | None
     top_p: float | None
     truncates: bool
+    compaction: Compaction | None
     encrypted_reasoning: bool
     service_tier: str | None
     prompt_cache_key: str | None
@@ -117,6 +125,7 @@ class _Members(Struct, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    context_management: Annotated[list[Compaction], Meta(max_length=1)] | None = None
     include: list[Include] | None = None
     metadata: (
         Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
@@ -138,7 +147,6 @@ _decode_format: Final[Any] = msgspec.json.Decoder(PlainText | JsonObject | JsonS
 _UNSUPPORTED: Final = {
     "conversation": "This service keeps no conversations: send the items, or a 'previous_response_id'.",
     "prompt": "This service keeps no prompts: send 'instructions' and 'input'.",
-    "context_management": "This service does not compact a conversation by itself.",
     "moderation": "This service does not moderate on request.",
     "multi_agent": "This service runs no agents.",
 }
@@ -198,6 +206,7 @@ def parse_request(turn: CurrentTurn) -> Request:
         temperature=given.temperature,
         top_p=given.top_p,
         truncates=given.truncation == "auto",
+        compaction=given.context_management[0] if given.context_management else None,
         # In Open Responses the member is a text, or absent.
         encrypted_reasoning=ENCRYPTED_REASONING in (given.include or ()) and turn.profile == "openai",
         service_tier=given.service_tier,

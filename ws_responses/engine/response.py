@@ -81,6 +81,28 @@ def with_output(closed: bytes, items: Sequence[bytes]) -> bytes:
     return b'"response":%b,"output":[%b]}' % (closed[:-1], b",".join(items))
 
 
+def added_usage(usage: Usage | None, more: Usage, input_tokens: int | None, output_tokens: int | None) -> Usage:
+    """Return a usage together with that of another generation of the same turn; what one of them does not tell is unknown.
+
+    Args:
+        usage: What the service told last.
+        more: Of the other generation.
+        input_tokens: What we have counted ourselves, where the service tells nothing; None if we have not.
+        output_tokens: Likewise.
+    """
+    known = usage or Usage()
+    return Usage(
+        input_tokens=_sum(input_tokens if known.input_tokens is None else known.input_tokens, more.input_tokens),
+        output_tokens=_sum(output_tokens if known.output_tokens is None else known.output_tokens, more.output_tokens),
+        cached_tokens=(known.cached_tokens or 0) + (more.cached_tokens or 0),
+        reasoning_tokens=(known.reasoning_tokens or 0) + (more.reasoning_tokens or 0),
+    )
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second
+
+
 def usage_object(usage: Usage | None, input_tokens: int | None, output_tokens: int | None) -> bytes:
     """Return ``usage``, encoded; null unless tokens in and out are known.
 

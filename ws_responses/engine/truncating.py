@@ -18,7 +18,7 @@ from ws_responses.rendering.renderer import CannotRender, Renderer
 _LEADING_ROLES: Final = frozenset({"system", "developer"})
 
 
-class _Start(Struct):
+class Start(Struct):
     """Where the rest of a conversation may begin.
 
     Attributes:
@@ -44,7 +44,7 @@ def fitted(
         fits: Whether a rendered conversation is short enough.
         budget: Tokens that it may have, about: from there on ``fits`` is asked.
     """
-    lead, starts = _starts(items)
+    lead, starts = starts_of(items)
     state = renderer.extend(beginning, items[:lead])
     users_only = False
     for start in _candidates(renderer, state, items, starts, budget - state.end):
@@ -60,10 +60,10 @@ def fitted(
     return None
 
 
-def _starts(items: Sequence[bytes]) -> tuple[int, list[_Start]]:
-    """Return how many items at the beginning stay, and where the rest may begin."""
+def starts_of(items: Sequence[bytes]) -> tuple[int, list[Start]]:
+    """Return how many items at the beginning stay, and where the rest may begin, oldest first."""
     lead = 0
-    starts: list[_Start] = []
+    starts: list[Start] = []
     waiting: set[str] = set()
     after_reasoning = False
     for index, item in enumerate(items):
@@ -74,7 +74,7 @@ def _starts(items: Sequence[bytes]) -> tuple[int, list[_Start]]:
             continue
         kind = head.type or ""
         if not waiting and not after_reasoning and kind not in OUTPUTS and index > lead:
-            starts.append(_Start(index, is_message and head.role == "user"))
+            starts.append(Start(index, is_message and head.role == "user"))
         if kind in OUTPUTS:
             waiting.discard(answered_key(head) or "")
         elif kind in CALLS and head.status != "incomplete":
@@ -84,13 +84,13 @@ def _starts(items: Sequence[bytes]) -> tuple[int, list[_Start]]:
 
 
 def _candidates(
-    renderer: Renderer, state: Rendered, items: Sequence[bytes], starts: Sequence[_Start], budget: int
-) -> list[_Start]:
+    renderer: Renderer, state: Rendered, items: Sequence[bytes], starts: Sequence[Start], budget: int
+) -> list[Start]:
     """Return the places from which the rest may fit, those that leave out least first.
 
     Each step is rendered by itself, from the newest on, until they are too many: what is far too old costs nothing.
     """
-    within: list[_Start] = []
+    within: list[Start] = []
     size = 0
     end = len(items)
     for start in reversed(starts):
@@ -104,7 +104,7 @@ def _candidates(
         within.append(start)
         end = start.at
     # Walked from the newest on: of a user's message and what comes shortly before it, the message is the better beginning.
-    kept: list[_Start] = []
+    kept: list[Start] = []
     for start in within:
         if start.by_user or not kept or not kept[-1].by_user or start.size > 2 * kept[-1].size:
             kept.append(start)

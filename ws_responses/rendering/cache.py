@@ -25,6 +25,13 @@ THREAD_BYTES: Final = 64 * 1024
 
 _NOTHING: Final[Mapping[int, bytes]] = {}
 
+Readable = Callable[[Sequence[bytes]], Sequence[bytes]]
+"""Gives items as a model is to see them, where an item stands for others."""
+
+
+def _as_they_are(items: Sequence[bytes]) -> Sequence[bytes]:
+    return items
+
 
 class RenderKey(Struct, frozen=True):
     """Under what a state was rendered; it can be continued under an equal one only.
@@ -92,6 +99,8 @@ async def render(
     delta: Sequence[bytes],
     *,
     resolved: Mapping[int, bytes] = _NOTHING,
+    readable: Readable = _as_they_are,
+    readable_history: Readable = _as_they_are,
 ) -> Rendering:
     """Render a conversation up to and with a turn's input.
 
@@ -104,11 +113,13 @@ async def render(
         parent: What the turn continues; None if nothing, or if the delta starts a new base.
         delta: The turn's input items, encoded.
         resolved: Input items as the resolver made them, by their place in ``delta``.
+        readable: Gives the items of ``delta`` as they are to be rendered.
+        readable_history: Gives older items likewise.
 
     Raises:
-        CannotRender: A setting or an item has no form; ``index`` counts in ``delta``, and is None for what is older.
+        CannotRender: A setting or an item has no form; ``index`` counts in what ``readable`` gives, and is None for what is older.
     """
-    items = _applied(delta, resolved)
+    items = readable(_applied(delta, resolved))
     size = sum(map(len, items))
     known = _known_state(parent, key)
     if known is not None:
@@ -118,7 +129,7 @@ async def render(
     nodes = [] if parent is None else list(parent.joined())
     nodes.reverse()
     size += 0 if parent is None else parent.history_bytes
-    state = await _run(partial(_render_anew, renderer, key, nodes, items), size)
+    state = await _run(partial(_render_anew, renderer, key, nodes, items, readable_history), size)
     return Rendering(key=key, state=state, hit=False, rendered=state.end, rewound=0)
 
 
@@ -143,23 +154,25 @@ def _applied(items: Sequence[bytes], resolved: Mapping[int, bytes]) -> Sequence[
 # -- cold ----------------------------------------------------------------------------------------------------------------
 
 
-def _render_anew(renderer: Renderer, key: RenderKey, nodes: Iterable[ResponseNode], items: Sequence[bytes]) -> Rendered:
+def _render_anew(
+    renderer: Renderer, key: RenderKey, nodes: Iterable[ResponseNode], items: Sequence[bytes], readable: Readable
+) -> Rendered:
     state = renderer.begin(key.settings, key.form)
     try:
         for node in nodes:
-            state = _with_node(renderer, state, node)
+            state = _with_node(renderer, state, node, readable)
     except CannotRender as error:
         raise CannotRender(f"An earlier item of this conversation: {error}") from None
     return renderer.extend(state, items)
 
 
-def _with_node(renderer: Renderer, state: Rendered, node: ResponseNode) -> Rendered:
+def _with_node(renderer: Renderer, state: Rendered, node: ResponseNode, readable: Readable) -> Rendered:
     """Return the state after a node: its input, and its answer as it was sampled, if that is known."""
     record = node.record
     if record.history_at:
-        return renderer.extend(state, split_items(record.items[record.history_at :]))
+        return renderer.extend(state, readable(split_items(record.items[record.history_at :])))
     resolved = node.kept.resolved if isinstance(node.kept, Kept) else _NOTHING
-    state = renderer.extend(state, _applied(record.input_items(), resolved))
+    state = renderer.extend(state, readable(_applied(record.input_items(), resolved)))
     sampled = record.sampled
     if sampled is not None and sampled.vocabulary == renderer.name:
         return renderer.answered(state, sampled.ids)
