@@ -368,12 +368,12 @@ class ResponsesWebSocketMiddleware:
         send: Send,
         guest: Guest,
         inner: Callable[[], InnerScope],
+        upstream: Upstream | None = None,
     ) -> Connection:
         by_app = self._upstream is None and handshake.scope["type"] == "http"
         bodies = self._http_bodies if by_app else self._bodies
         upstream = upstream or self._upstream or AsgiUpstream(self.app, inner, bodies, self._settings.limits)
         return Connection(
-        upstream: Upstream | None = None,
             self.registry,
             handshake,
             receive,
@@ -443,11 +443,6 @@ class ResponsesWebSocketMiddleware:
     ) -> None:
         """Answer a POST as a connection of one create, so that both ways run on the same code (for ``ResponsesApp``).
 
-        Raises:
-            WireError: The request is turned away; nothing has been sent.
-        """
-        handshake = Handshake(scope)
-        inner = partial(InnerScope, handshake.scope, keep_origin=self._settings.keep_origin)
         Args:
             scope: Of the request.
             receive: Likewise.
@@ -455,6 +450,11 @@ class ResponsesWebSocketMiddleware:
             upstream: Answers it, if another one than usually does.
             peer_of: Makes the connection's peer: of the body, and the request.
 
+        Raises:
+            WireError: The request is turned away; nothing has been sent.
+        """
+        handshake = Handshake(scope)
+        inner = partial(InnerScope, handshake.scope, keep_origin=self._settings.keep_origin)
         with self.registry.seat() as seat:
             # Who may not come in is told so before the body is read.
             guest = await self.registry.admit(handshake, seat)

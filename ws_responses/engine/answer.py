@@ -190,13 +190,13 @@ class TurnAnswer:
             draft.tools,
             single_call=not draft.request.parallel_tool_calls,
         )
+        if self._compacted is not None:
+            items.finished.append(self._compacted.item)
         self._turn.usage_so_far = partial(self._usage, reader)
         try:
             await self._read(opened, reader)
         except WireError as error:
             self._planner.failed(self._plan, error)
-        if self._compacted is not None:
-            items.finished.append(self._compacted.item)
             raise
         self._planner.served(self._plan)
         reason = await reader.end()
