@@ -17,6 +17,7 @@ from ws_responses.errors import (
     InvalidRequest,
     InvalidStoreTransition,
     InvalidStreamId,
+    LanesNotServed,
     LocalProtocolError,
     MalformedFrame,
     PreviousResponseNotFound,
@@ -61,6 +62,7 @@ WIRE: dict[type[WireError], tuple[Callable[[], WireError], int, str, str, str | 
         "websocket_connection_limit_reached",
         None,
     ),
+    LanesNotServed: (LanesNotServed, 400, "invalid_request_error", "invalid_stream_id", "stream_id"),
     PreviousResponseNotFound: (
         lambda: PreviousResponseNotFound("resp_abc"),
         400,
@@ -101,6 +103,7 @@ NEVER_RAN = {
     MalformedFrame,
     UnknownEvent,
     InvalidStreamId,
+    LanesNotServed,
     StreamLimitReached,
     FrameTooLarge,
     ConnectionLimitReached,

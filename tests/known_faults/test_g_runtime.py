@@ -556,9 +556,9 @@ async def test_there_is_one_fact_for_each_end_of_a_turn_and_none_for_an_event() 
 # -- backends --------------------------------------------------------------------------------------------------------------
 
 PACKAGE = Path(ws_responses.__file__).parent
-PROGRAMS = {"bench", "testing", "demo.py", "__main__.py", "adapters"}
+PROGRAMS = {"bench", "testing", "demo.py", "__main__.py", "adapters", "serve", "chat", "conformance"}
 """What runs by itself, or says to which backend it is bound."""
-BOTH = {"spawn.py", "clock.py"}
+BOTH = {"spawn.py", "clock.py", "cancellation.py"}
 """What has a way of its own for each."""
 
 
