@@ -1,4 +1,5 @@
 """Apps from which clients must recover: their tool waits for the test, and what keeps a loop together is lost meanwhile.
+They serve the path of the pi coding agent, too.
 
 `cat gate` blocks until the test opens the pipe of that name in the folder where the client runs its tools (see `gate.py`).
 """
@@ -11,6 +12,7 @@ from ws_responses.testing.model import ARGUMENTS, ScriptedModel
 from .engine_app import engine_with
 
 WAITS = {**ARGUMENTS, "exec_command": {"cmd": "cat gate"}, "bash": {"command": "cat gate"}}
+PATHS = ("/v1/responses", "/v1/codex/responses")
 OLD_SOON = Limits(max_connection_age_s=2.0)
 KEEPS_NOTHING = Limits(max_connection_bytes=1)
 
@@ -33,11 +35,11 @@ class FirstSocket:
 
 
 def _wrapped(limits: Limits) -> ASGIApp:
-    return ResponsesWebSocketMiddleware(fastapi_app.api, limits=limits)
+    return ResponsesWebSocketMiddleware(fastapi_app.api, path=PATHS, inner_path=PATHS[0], limits=limits)
 
 
 def _engine_app(limits: Limits) -> ASGIApp:
-    return ResponsesApp(_engine, authorize="open", limits=limits)
+    return ResponsesApp(_engine, authorize="open", path=PATHS, limits=limits)
 
 
 wrapped = _wrapped(Limits())

@@ -2,13 +2,12 @@
 
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from .codex import Codex
-from .gate import Gate, wait_until
+from .gate import Gate, run_held, wait_until
 from .recorder import Exchange
 from .server import Server
 from .test_codex import assert_history_arrived, text, tool_output
@@ -24,13 +23,7 @@ Serve = Callable[[str], Server]
 def exec_over(server: Server, folder: Path, *, meanwhile: Callable[[], object]) -> str:
     """Run `codex exec`, and do something while its tool runs; give what it says at last."""
     codex = Codex(folder / "codex", server.base_url, retries=2)
-    gate = Gate(codex.home)
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(codex.exec, "run the tool")
-        tool = gate.reached()
-        meanwhile()
-        tool.open(OUTPUT)
-        result = running.result()
+    result = run_held(lambda: codex.exec("run the tool"), Gate(codex.home), meanwhile=meanwhile, output=OUTPUT)
     assert result.returncode == 0, result.stderr
     assert server.recording.posts == []
     return result.stdout.strip()
