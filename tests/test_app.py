@@ -17,11 +17,13 @@ from ws_responses import (
     Limits,
     Principal,
     ResponsesApp,
+    ResponsesEngine,
     Unauthorized,
     WireError,
 )
 from ws_responses.errors import UpstreamError
 from ws_responses.testing import MemorySocket, ResponseBuilder, settle
+from ws_responses.testing.backends import ScriptedBackend
 from ws_responses.testing.builder import numbered
 from ws_responses.upstreams.base import Emit
 
@@ -172,6 +174,27 @@ async def test_a_stream_has_the_events_of_the_socket() -> None:
 
     assert kinds(streamed) == kinds(over_socket)
     assert without_ids(streamed) == without_ids(over_socket)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+async def test_an_event_is_one_line_however_the_client_has_laid_out_what_it_repeats(end: str) -> None:
+    """The engine repeats tools byte for byte: a line end among them would end the event's line, and lose the rest of it."""
+    tool = {"type": "function", "name": "find", "description": "a\nb", "parameters": {"type": "object"}, "strict": True}
+    body = {"model": "m", "input": "hi", "tools": [tool], "metadata": {"a": "b"}, "stream": True}
+    app = ResponsesApp(ResponsesEngine(ScriptedBackend()), authorize="open")
+    async with client(app) as http:
+        answer = await http.post("/v1/responses", content=json.dumps(body, indent=2).replace("\n", end))
+
+    events = events_of(answer.text)
+    assert events[-1]["type"] == "response.completed"
+    assert [event["response"]["tools"] for event in events if "response" in event] == [[tool]] * 3
+
+
+async def test_a_send_that_raises_ends_the_request() -> None:
+    """A header that HTTP cannot hold, out of an operator's own code: the call must not stay until the client hangs up."""
+    fault = UpstreamError("Busy.", headers={"retry-after": "\u0667"})
+    with anyio.fail_after(5):
+        assert await post(open_app(Echo(fault)), b'{"model":"m","input":"hi"}') == []
 
 
 async def test_chains_go_on_over_http_and_over_the_socket_alike() -> None:

@@ -139,10 +139,14 @@ class HttpTurn:
             return
         found = _KIND(text)
         kind = found[1] if found else msgspec.json.decode(text, type=Closing).type
-        if kind in events.TERMINAL or kind == events.ERROR:
-            await self._close(kind, text)
-        elif self._streams:
-            await self._write(kind, text)
+        try:
+            if kind in events.TERMINAL or kind == events.ERROR:
+                await self._close(kind, text)
+            elif self._streams:
+                await self._write(kind, text)
+        except Exception:
+            self._over.set()  # nothing more can be told
+            raise
 
     async def watch(self) -> None:
         """Wait until the client has gone, or for ever."""
@@ -157,6 +161,9 @@ class HttpTurn:
         if not self._started:
             self._started = True
             await self.send_http({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        if "\n" in text or "\r" in text:
+            # Line ends of JSON stand between its tokens (a client's own tools are repeated as it has laid them out).
+            text = text.replace("\r", " ").replace("\n", " ")
         body = f"event: {kind}\ndata: {text}\n\n".encode()
         await self.send_http({"type": "http.response.body", "body": body, "more_body": True})
 
