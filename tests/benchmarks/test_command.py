@@ -12,9 +12,9 @@ import pytest
 from tests.conftest import require
 from ws_responses.__main__ import main
 from ws_responses.bench import command
-from ws_responses.bench.results import Row, Sample, Unexpected
+from ws_responses.bench.results import Details, Outcome, Row, Sample, Unexpected
 
-for package in ("fastapi", "httptools", "picows", "psutil", "uvicorn", "uvloop", "websockets"):
+for package in command.PACKAGES:
     require(package)
 
 
@@ -49,6 +49,14 @@ class Scripted:
 class Failing(Scripted):
     async def round(self, number: int) -> Mapping[str, Sample]:
         raise Unexpected("three frames came, not two")
+
+
+class Talkative(Scripted):
+    def details(self, outcomes: Mapping[str, Outcome]) -> Details:
+        def draw(plt: Any) -> Any:
+            return plt.figure()
+
+        return Details(name="more", text="and a table", data=[outcomes["P0.good"].value], draw=draw)
 
 
 @pytest.fixture
@@ -147,6 +155,19 @@ def test_picture_is_drawn_where_matplotlib_is(bench: Callable[..., tuple[int, Sc
     bench("--rounds", "1")
 
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_a_benchmark_says_beside_its_rows_is_printed_written_and_drawn(
+    bench: Callable[..., tuple[int, Scripted]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the table of loops would be measured for nobody."""
+    require("matplotlib")
+
+    bench("--rounds", "2", kind=Talkative)
+
+    assert "and a table" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "bench.json").read_text())["more"] == [3.0]
+    assert (tmp_path / "out" / "more.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_missing_matplotlib_costs_the_picture_only(

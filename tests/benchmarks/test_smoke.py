@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import require
+from ws_responses.bench.command import PACKAGES
 
 ROWS = {
     "P1": {"P1.relay", "P1.engine"},
@@ -24,6 +25,12 @@ ROWS = {
     "P3": {"P3.forward", "P3.turn", "P3.engine", "P3.replay"},
     "P4": {"P4.delta", "P4.tokens", "P4.rewind"},
     "P5": {f"P5.{pace}{kind}" for pace in ("", "queued.") for kind in ("tokens", "chat")},
+    "P6": {
+        *(f"P6.at{tokens}" for tokens in (5_000, 50_000, 100_000, 200_000)),
+        *(f"P6.classifier{ms}" for ms in (1, 10)),
+        *(f"P6.part.{part}" for part in ("read", "plan", "render", "body", "events")),
+        *(f"P6.run.{way}{loop}" for way in ("socket", "http") for loop in (0, 1)),
+    },
     "P8": {
         "P8.idle",
         "P8.idle.engine",
@@ -33,7 +40,7 @@ ROWS = {
 
 
 def run(only: str, out: Path) -> dict[str, Any]:
-    for package in ("fastapi", "httptools", "picows", "psutil", "uvicorn", "uvloop", "websockets"):
+    for package in PACKAGES:
         require(package)
     command: list[str | Path] = [
         sys.executable,
@@ -91,7 +98,7 @@ def test_server_whose_app_raises_spoils_the_benchmark() -> None:
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["P2", "P3", "P5", "P8"])
+@pytest.mark.parametrize("name", ["P2", "P3", "P5", "P6", "P8"])
 def test_every_benchmark_fills_its_rows(name: str, tmp_path: Path) -> None:
     """Without this a benchmark that is rarely run could break unseen."""
     rows = {row["key"]: row for row in run(name, tmp_path)["rows"]}

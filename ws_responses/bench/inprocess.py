@@ -100,45 +100,23 @@ _decode_closing = msgspec.json.Decoder(_Closing).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
 
 
-class Conversation:
+class Peer:
     """One connection, by the least that is an ASGI WebSocket client; an async context manager.
 
     Args:
         app: Has WebSocket mode.
-        asked: What it asks.
-        store: As the frames say.
 
     Attributes:
-        item_bytes: Sum of all items that went in and out, as they are on the wire.
-        parent_id: What the next turn continues.
-        call_id: What the next turn answers.
+        received_at: When the last frame was handed over, by the thread's CPU clock.
     """
 
-    def __init__(self, app: ASGIApp, asked: Asked, *, store: bool) -> None:
-        self.item_bytes = 0
-        self.parent_id: str | None = None
-        self.call_id = ""
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._asked = asked
-        self._store = store
-        self._outputs = ToolOutputs()
         self._given: asyncio.Queue[Message] = asyncio.Queue()
-        self._received_at = 0.0
         self._over: asyncio.Future[str]
-        self._response = _Response("", [])
         self._accepted = asyncio.Event()
-        self._task: asyncio.Task[None]
-
-    @classmethod
-    def with_app(cls, history: Literal["replay", "forward", "turn"], *, store: bool) -> Self:
-        """Return a conversation with a wrapped app.
-
-        Args:
-            history: Mode of the middleware.
-            store: As the frames say.
-        """
-        app = ToolApp()
-        return cls(ResponsesWebSocketMiddleware(app, history=history), app, store=store)
+        self._task: asyncio.Future[None]
+        self.received_at = 0.0
 
     async def __aenter__(self) -> Self:
         """Connect."""
@@ -168,6 +146,67 @@ class Conversation:
         self._given.put_nowait({"type": "websocket.disconnect", "code": 1000})
         await self._task
 
+    async def exchange(self, frame: bytes) -> str:
+        """Send a frame and return the closing event of its turn.
+
+        Raises:
+            Unexpected: The turn failed.
+        """
+        self._over = asyncio.get_running_loop().create_future()
+        self._given.put_nowait({"type": "websocket.receive", "text": frame.decode()})
+        return await asyncio.wait_for(self._over, _DEADLINE_S)
+
+    async def _receive(self) -> Message:
+        message = await self._given.get()
+        self.received_at = thread_time()
+        return message
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "websocket.accept":
+            self._accepted.set()
+        elif message["type"] != "websocket.send":
+            self._over.set_exception(Unexpected(repr(message)))
+        elif '"response.completed"' in message["text"][:96]:
+            self._over.set_result(message["text"])
+        elif '"type":"error"' in message["text"][:96] or '"response.failed"' in message["text"][:96]:
+            self._over.set_exception(Unexpected(message["text"][:400]))
+
+
+class Conversation(Peer):
+    """A conversation of tool calls on one connection.
+
+    Args:
+        app: Has WebSocket mode.
+        asked: What it asks.
+        store: As the frames say.
+
+    Attributes:
+        item_bytes: Sum of all items that went in and out, as they are on the wire.
+        parent_id: What the next turn continues.
+        call_id: What the next turn answers.
+    """
+
+    def __init__(self, app: ASGIApp, asked: Asked, *, store: bool) -> None:
+        super().__init__(app)
+        self.item_bytes = 0
+        self.parent_id: str | None = None
+        self.call_id = ""
+        self._asked = asked
+        self._store = store
+        self._outputs = ToolOutputs()
+        self._response = _Response("", [])
+
+    @classmethod
+    def with_app(cls, history: Literal["replay", "forward", "turn"], *, store: bool) -> Self:
+        """Return a conversation with a wrapped app.
+
+        Args:
+            history: Mode of the middleware.
+            store: As the frames say.
+        """
+        app = ToolApp()
+        return cls(ResponsesWebSocketMiddleware(app, history=history), app, store=store)
+
     @property
     def content_bytes(self) -> int:
         """Bytes that whoever keeps the conversation must keep."""
@@ -188,11 +227,9 @@ class Conversation:
             b"" if self.parent_id is None else b',"previous_response_id":"%s"' % self.parent_id.encode(),
             item,
         )
-        self._over = asyncio.get_running_loop().create_future()
-        self._given.put_nowait({"type": "websocket.receive", "text": frame.decode()})
-        self._response = _decode_closing(await asyncio.wait_for(self._over, _DEADLINE_S)).response
+        self._response = _decode_closing(await self.exchange(frame)).response
         self.item_bytes += len(item) + sum(len(bytes(one)) for one in self._response.output)
-        return self._asked.entered_at - self._received_at
+        return self._asked.entered_at - self.received_at
 
     async def grow(self, turns: int, output_bytes: int) -> None:
         """Run some turns, each continuing the one before."""
@@ -206,18 +243,3 @@ class Conversation:
         if self.parent_id is None:
             return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
         return {"type": "function_call_output", "call_id": self.call_id, "output": text}
-
-    async def _receive(self) -> Message:
-        message = await self._given.get()
-        self._received_at = thread_time()
-        return message
-
-    async def _send(self, message: Message) -> None:
-        if message["type"] == "websocket.accept":
-            self._accepted.set()
-        elif message["type"] != "websocket.send":
-            self._over.set_exception(Unexpected(repr(message)))
-        elif '"response.completed"' in message["text"][:96]:
-            self._over.set_result(message["text"])
-        elif '"type":"error"' in message["text"][:96] or '"response.failed"' in message["text"][:96]:
-            self._over.set_exception(Unexpected(message["text"][:400]))

@@ -28,7 +28,7 @@ class Pace:
     name = "P5"
 
     def __init__(self, *, quick: bool) -> None:
-        self._chunks = _RATE if quick else 3 * _RATE
+        self._chunks = _RATE // 2 if quick else 3 * _RATE
         of = f"{_RATE:,} chunks a second from Cerebras to a socket"
         self.rows = (
             Row("P5.tokens", f"{of}, ids in and out, beside relaying them as they are", _UNIT, 10, "value"),

@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ws_responses.bench.results import Outcome, Row
+from ws_responses.bench import picture
+from ws_responses.bench.results import Details, Outcome, compared_text, digits, sign
 
 _PACKAGES = ("ws-responses", "anyio", "msgspec", "uvicorn", "uvloop", "websockets", "httptools", "fastapi", "starlette")
 
@@ -37,30 +38,20 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
         row.unit,
         _number(outcome.value),
         _number(outcome.floor),
-        _compared(row, outcome.compared),
-        f"{_digits(low)}-{_digits(high)}",
-        "" if row.bar is None else f"{least} {row.bar:g}{_sign(row)}",
+        compared_text(row, outcome.compared),
+        f"{digits(low)}-{digits(high)}",
+        "" if row.bar is None else f"{least} {row.bar:g}{sign(row)}",
         "" if row.bar is None else "ok" if outcome.ok else "MISSED",
     )
-
-
-def _compared(row: Row, compared: float) -> str:
-    return f"{compared:+.2f}" if row.compare == "difference" else f"{_digits(compared)}{_sign(row)}"
-
-
-def _sign(row: Row) -> str:
-    return "x" if row.compare in ("ratio", "gain") else ""
-
-
-def _digits(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def as_json(outcomes: Sequence[Outcome], *, rounds: int, quick: bool, seconds: float) -> dict[str, Any]:
+def as_json(
+    outcomes: Sequence[Outcome], details: Sequence[Details] = (), *, rounds: int, quick: bool, seconds: float
+) -> dict[str, Any]:
     """Return everything that was measured."""
     return {
         "machine": {
@@ -87,6 +78,7 @@ def as_json(outcomes: Sequence[Outcome], *, rounds: int, quick: bool, seconds: f
             }
             for outcome in outcomes
         ],
+        **{one.name: one.data for one in details},
     }
 
 
@@ -103,28 +95,21 @@ def write_json(path: Path, report: dict[str, Any]) -> None:
     path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def draw(path: Path, outcomes: Sequence[Outcome]) -> bool:
-    """Draw each row's number as a share of its bar; return False if matplotlib is missing."""
+def draw(folder: Path, outcomes: Sequence[Outcome], details: Sequence[Details] = ()) -> list[Path]:
+    """Draw each row's number as a share of its bar, and what the benchmarks want to show beside it.
+
+    Returns:
+        The files; none if matplotlib is missing.
+    """
     try:
         mpl: Any = importlib.import_module("matplotlib")
     except ImportError:
-        return False
+        return []
     mpl.use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
-    drawn = [(outcome, share) for outcome in reversed(outcomes) if (share := outcome.share) is not None]
-    figure, axes = plt.subplots(figsize=(10, 0.9 + 0.5 * len(drawn)), layout="constrained")
-    for at, (outcome, share) in enumerate(drawn):
-        low, high = sorted(outcome.share_of(edge) or 0.0 for edge in outcome.spread)
-        axes.barh(at, share, height=0.6, color="#4c8c4a" if outcome.ok else "#c0504d")
-        axes.hlines(at, low, high, color="black", linewidth=1.5)
-        row = outcome.row
-        sign = _sign(row) or f" {row.unit}"
-        label = f" {_compared(row, outcome.compared).removesuffix('x')}{sign} (bar {row.bar:g}{sign})"
-        axes.text(max(share, high, 1.0) + 0.02, at, label, va="center", fontsize=8)
-    axes.axvline(1, color="black", linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(drawn)), [f"{o.row.key.partition('.')[0]}  {o.row.title}" for o, _ in drawn])
-    axes.set_xlim(0, max([1.0, *(share for _, share in drawn)]) * 1.35)
-    axes.set_xlabel("share of the bar (dashed: the bar; line: quartiles)")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return True
+    figures = {folder / "bench.png": picture.shares(plt, outcomes)}
+    figures |= {folder / f"{one.name}.png": one.draw(plt) for one in details}
+    for path, figure in figures.items():
+        figure.savefig(path, dpi=110)
+        plt.close(figure)
+    return [*figures]

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
+
+_Name = TypeVar("_Name", bound=str)
 
 Compare = Literal["ratio", "gain", "difference", "value"]
 
@@ -106,10 +108,51 @@ _COMPARE: Final[dict[Compare, Callable[[Sample], float]]] = {
 }
 
 
-def in_turn(legs: Iterable[str], number: int) -> list[str]:
+def compared_text(row: Row, compared: float) -> str:
+    """Return a row's number as it is printed."""
+    return f"{compared:+.2f}" if row.compare == "difference" else f"{digits(compared)}{sign(row)}"
+
+
+def sign(row: Row) -> str:
+    """Return what stands behind a row's number and its bar."""
+    return "x" if row.compare in ("ratio", "gain") else ""
+
+
+def digits(value: float) -> str:
+    """Return a number with as many digits as say something."""
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def in_turn(legs: Iterable[_Name], number: int) -> list[_Name]:
     """Return the names of the legs of a round, in reverse in odd rounds: none always comes first."""
     names = list(legs)
     return names if number % 2 == 0 else names[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What a benchmark says beside its rows.
+
+    Attributes:
+        name: Of the picture and of the member in the JSON.
+        text: For the terminal.
+        data: For the JSON.
+        draw: Draws a picture by ``matplotlib.pyplot``, and returns the figure.
+    """
+
+    name: str
+    text: str
+    data: Any
+    draw: Callable[[Any], Any]
+
+
+@runtime_checkable
+class Detailed(Protocol):
+    """A benchmark that says more than its rows."""
+
+    def details(self, outcomes: Mapping[str, Outcome]) -> Details:
+        """Return it, from the outcomes by key of the row."""
+        ...
 
 
 class Benchmark(AbstractAsyncContextManager["Benchmark"], Protocol):

@@ -162,6 +162,7 @@ def serve(descriptor: int, target: str) -> None:
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=1,
+        timeout_keep_alive=600,
     )
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
