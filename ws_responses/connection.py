@@ -21,9 +21,11 @@ from ws_responses.protocol.session import (
     Action,
     Close,
     DropTurn,
+    EndEarly,
     KeepAlive,
     Session,
     StartTurn,
+    TellSteer,
     Turn,
     TurnPhase,
     TurnQueued,
@@ -31,6 +33,7 @@ from ws_responses.protocol.session import (
 from ws_responses.protocol.session import (
     Send as SendFrame,
 )
+from ws_responses.settings import Steering
 from ws_responses.settlement import Settling
 from ws_responses.spawn import Spawner
 from ws_responses.state.budget import Budget
@@ -100,6 +103,7 @@ class Connection:
         "session",
         "settings",
         "settling",
+        "steering",
         "stores",
         "tenant",
         "upstream",
@@ -146,7 +150,9 @@ class Connection:
             keepalive_s=settings.keepalive_s,
             age_notice=settings.age_notice,
             lanes=settings.profile == "openai",
+            steer_ids=partial(registry.new_id, "steer"),
         )
+        self.steering = self._steering_of(upstream)
         self.writer = Writer(send, self.clock.now)
         self._receive = receive
         self._runs: dict[TurnRun, None] = {}  # an empty dict takes a quarter of an empty set
@@ -167,6 +173,12 @@ class Connection:
         self.settling: Settling | None = None
         self._tasks: TaskGroup
         self._spawner: Spawner
+
+    def _steering_of(self, upstream: Upstream) -> Steering | None:
+        """Return how its responses are steered; None if they are not."""
+        if self.settings.profile != "openai" or self.handshake.scope["type"] == "http":
+            return None
+        return "native" if getattr(upstream, "steers", False) else self.settings.steering
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -331,10 +343,20 @@ class Connection:
                 self._close(action)
             elif type(action) is AbortTurn:
                 self._abort_turn(action.turn, action.error)
-            elif type(action) is KeepAlive:
-                run = self._by_turn.get(action.turn)
-                if run is not None:
-                    self._tasks.start_soon(run.keep_alive)
+            elif type(action) in (KeepAlive, TellSteer, EndEarly):
+                self._tell_run(action)
+
+    def _tell_run(self, action: Action) -> None:
+        assert isinstance(action, KeepAlive | TellSteer | EndEarly)
+        run = self._by_turn.get(action.turn)
+        if run is None:
+            return
+        if type(action) is KeepAlive:
+            self._tasks.start_soon(run.keep_alive)
+        elif type(action) is TellSteer:
+            run.tell(action)
+        else:
+            run.end_early()
 
     def _start(self, turn: Turn) -> None:
         if turn.phase is TurnPhase.ENDED:
@@ -357,7 +379,7 @@ class Connection:
         elif turn.phase is not TurnPhase.ENDED:
             # It was to start by an action that comes after this one.
             self.perform(self.session.turn_ended(turn, self.clock.now()))
-            if error is not None:
+            if error is not None and not turn.automatic:
                 self.post(encode_error(error, stream_id=turn.lane.name))
 
     def _abort(self, run: TurnRun, error: WireError | None) -> None:

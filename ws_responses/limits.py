@@ -36,6 +36,11 @@ class Limits:
     """Bytes of warm-ups kept before the app has accepted a first call of the connection: a warm-up is answered without
     asking the app, so an unproven client may fill only this much. Codex warms up with about 40 kB."""
 
+    max_pending_steers: int = 16
+    """Steers of one connection that are accepted and not committed: more than a person types during one response."""
+    max_pending_steer_bytes: int = MIB // 2
+    """Bytes of their input, and of a single one: what is refused is given back, below ``max_outgoing_bytes``."""
+
     # -- what the upstream may send
     max_event_bytes: int = 32 * MIB
     """Largest event of the app, and of its unfinished part: a base64 image of 16 MiB pixels fits."""

@@ -122,6 +122,9 @@ class ResponsesWebSocketMiddleware:
             default: strict clients reject events that they do not know.
         age_notice: Tell an idle client of the connection's age limit by an error frame before the close.
         accept_wrapped: Take ``{"type": "response.create", "response": {...}}`` as well.
+        steering: "interrupt" lets clients steer the responses of an app (or of an upstream that cannot end them itself): its call
+            is ended at the next border of its output. By default ``response.steer`` is refused there, and the engine's responses
+            can be steered.
         handshake_headers: Gives headers for the 101 answer.
         on_close: Is told the ids that a closed connection leaves unresolvable on it.
         hooks: Are told all facts.
@@ -165,6 +168,7 @@ class ResponsesWebSocketMiddleware:
         keepalive_s: float | None = None,
         age_notice: bool = True,
         accept_wrapped: bool = False,
+        steering: Literal["interrupt"] | None = None,
         handshake_headers: HandshakeHeaders | None = None,
         on_close: OnClose | None = None,
         hooks: Sequence[Hook] = (),
@@ -213,6 +217,7 @@ class ResponsesWebSocketMiddleware:
             keepalive_s=keepalive_s,
             age_notice=age_notice,
             accept_wrapped=accept_wrapped,
+            steering=steering,
             handshake_headers=handshake_headers,
             on_close=on_close,
             quota=quota,

@@ -18,6 +18,9 @@ from ws_responses.upstreams.base import Principal
 from ws_responses.upstreams.bodies import AppStore, History, Prepare
 from ws_responses.validation import OpenCalls
 
+Steering = Literal["native", "interrupt"]
+"""How responses are steered: the upstream ends them itself, or its call is ended."""
+
 Authorize = Callable[[Handshake, str | None], Principal | Awaitable[Principal | None] | None]
 """Judges a connection (model None, at the upgrade) and each of its turns (with the turn's model).
 
@@ -59,6 +62,7 @@ class Settings:
     keepalive_s: float | None
     age_notice: bool
     accept_wrapped: bool
+    steering: Literal["interrupt"] | None
     handshake_headers: HandshakeHeaders | None
     on_close: OnClose | None
     quota: Quota | None
@@ -72,6 +76,10 @@ class Settings:
         _one_of("app_store", self.app_store, ("keep", "never"))
         _one_of("open_calls", self.open_calls, ("check", "app"))
         _one_of("anonymous_tenant", self.anonymous_tenant, ("connection", "shared"))
+        if self.steering not in (None, "interrupt"):
+            raise ConfigurationError(f"steering must be 'interrupt' or None, not {self.steering!r}")
+        if self.steering is not None and self.profile == "open-responses":
+            raise ConfigurationError("steering sends events that clients of the profile 'open-responses' reject")
         for path in (*self.paths, *(() if self.inner_path is None else (self.inner_path,))):
             if not path.startswith("/"):
                 raise ConfigurationError(f"a path must begin with '/', not {path!r}")

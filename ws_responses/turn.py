@@ -19,7 +19,8 @@ from ws_responses.errors import (
 )
 from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
 from ws_responses.protocol import events
-from ws_responses.protocol.session import Actions, Turn, TurnPhase
+from ws_responses.protocol.session import Actions, TellSteer, Turn, TurnPhase
+from ws_responses.protocol.steering import BLOCKING_FIELDS, NO_RESPONSE, Ending, required_input
 from ws_responses.quota import QuotaRequest, ask_quota
 from ws_responses.rendering.cache import Rendering
 from ws_responses.safety import About, SafetyState, SafetyTurn
@@ -32,6 +33,7 @@ from ws_responses.turn_record import turn_record
 from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members, warm_up_response
+from ws_responses.upstreams.reading import is_closing
 from ws_responses.upstreams.repair import TurnEnd, TurnStream
 from ws_responses.validation import CallState, check_input, check_output, heads_of, starts_base
 from ws_responses.wrapped_tokens import keep_rendered, render_turn
@@ -104,6 +106,9 @@ class TurnRun:
         self._settled = connection.settling is None
         self._shares = False
         self._skipped = 0
+        self._ending = NO_RESPONSE
+        self._numbered = False
+        self._untold: list[TellSteer] = []
         self.stream = TurnStream(
             connection.new_response_id(),
             stream_id=create.lane,
@@ -275,7 +280,21 @@ class TurnRun:
         # Until the app has accepted something of this client, nothing that it sends may push out what others keep.
         self._shares = self._connection.proven or create.warm_up
         info.keep(self._connection.interner.intern if self._shares else _keep_alone)
+        if self._connection.steering is not None:
+            self._inherit()
         create.array_input = None
+
+    def _inherit(self) -> None:
+        """Keep what a successor of this response would have of its create; copied, since the frame is not kept."""
+        create, info = self.turn.create, self.info
+        body = create.body
+        if create.warm_up or any(bytes(body.get(name, b"null")) != b"null" for name in BLOCKING_FIELDS):
+            return
+        kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
+        self.turn.inherited = {
+            name: Raw(bytes(raw) if (interned := kept.get(name)) is None else interned.raw)
+            for name, raw in body.items()
+        }
 
     async def _warm_up(self) -> None:
         """Answer a turn that generates nothing; its items are kept and can be continued."""
@@ -304,15 +323,19 @@ class TurnRun:
         if self.ended:
             await self._skip(payload)
             return
+        if self._is_cut_here() and not is_closing(payload):
+            await self._cut()
+            return
         try:
             frames = self.stream.feed(payload)
         except WireError as error:
             await self.fail(error)
             return
+        self._numbered = True
         if self._first_event_at is None:
             self._first_event_at = self._connection.clock.now()
         if self.turn.phase is TurnPhase.RUNNING and self.stream.created:
-            self._connection.session.turn_event(self.turn)
+            self._connection.perform(self._connection.session.turn_event(self.turn, self.stream.response_id))
             if not self.info.warm_up:
                 self._connection.proven = True
         end = self.stream.end
@@ -324,6 +347,39 @@ class TurnRun:
                 return  # aborted meanwhile
         if end is not None:
             await self._finish(end)
+            return
+        self._numbered = False
+        self._tell_rest()
+
+    def _is_cut_here(self) -> bool:
+        """Whether the answer of a wrapped app ends before its next item, because it is steered."""
+        return self.info.steered and self._connection.steering == "interrupt" and self.stream.may_be_cut
+
+    async def _cut(self) -> None:
+        """End the response here, and the app's call with it."""
+        await self._finish(self.stream.cut())
+        self._connection.stop(self)
+
+    # -- steering ----------------------------------------------------------------------------------------------------
+
+    def tell(self, action: TellSteer) -> None:
+        """Write an event about a steer among those of the response.
+
+        Numbers go up in the order of the frames: it waits while there are frames that are numbered and not written.
+        """
+        if self._numbered or self._untold:
+            self._untold.append(action)
+        else:
+            self._connection.post_first(self.stream.steer_event(action.kind, action.members))
+
+    def _tell_rest(self) -> None:
+        untold, self._untold = self._untold, []
+        for action in untold:
+            self._connection.post_first(self.stream.steer_event(action.kind, action.members))
+
+    def end_early(self) -> None:
+        """Let the response end at the next border of its output."""
+        self.info.steered = True
 
     async def fail(self, error: WireError) -> None:
         """End the turn by an error: one closing event, and the parent evicted if the turn had run on its lane."""
@@ -331,7 +387,12 @@ class TurnRun:
             return
         if error.ran:
             self._evict_parent()
-        await self._end(self.stream.fail(error), "error" if not self.stream.created else "failed", error.code)
+        self._ending = Ending(message=error.message)
+        await self._end(self._failure(error), "error" if not self.stream.created else "failed", error.code)
+
+    def _failure(self, error: WireError) -> bytes | None:
+        """Return the closing frame; None for a response that nobody knows of: what it was to begin with is given back."""
+        return None if self.turn.automatic and not self.stream.created else self.stream.fail(error)
 
     def abort(self, error: WireError | None) -> None:
         """End the turn from outside, at once; does nothing if it has ended.
@@ -342,13 +403,16 @@ class TurnRun:
         if self.ended:
             return
         connection = self._connection
-        frame = None if error is None else self.stream.fail(error)
-        if error is not None and error.ran:
-            self._evict_parent()
+        frame = None
+        if error is not None:
+            frame = self._failure(error)
+            self._ending = Ending(message=error.message)
+            if error.ran:
+                self._evict_parent()
         actions = self._settle("gone" if error is None else "aborted", error.code if error is not None else None)
         if frame is not None:
             connection.post_first(frame)
-        connection.perform(actions)
+        connection.perform(self._told(actions))
 
     def mute(self) -> None:
         """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
@@ -379,10 +443,15 @@ class TurnRun:
             node = self._commit(end)
             if node is not None:
                 await self._connection.store_node(node)
+            self._ending = Ending(
+                status=end.status,
+                continuable=node is not None,
+                required=() if node is None else required_input(node.record.calls, end.items),
+            )
         self._response_id = end.response_id
         await self._end(end.frame, end.status, code, end.usage)
 
-    async def _end(self, frame: bytes, outcome: str, code: str | None, usage: bytes | None = None) -> None:
+    async def _end(self, frame: bytes | None, outcome: str, code: str | None, usage: bytes | None = None) -> None:
         if self.ended:
             return
         connection = self._connection
@@ -394,11 +463,24 @@ class TurnRun:
                 return  # aborted meanwhile
         write = self._write
         actions = self._settle(outcome, code, usage)
-        # The write is begun before anything else may write on this lane, and awaited after the next turn was started.
-        written = write(frame)
-        connection.perform(actions)
-        await written
+        if self._untold or frame is None or any(type(action) is TellSteer for action in actions):
+            if frame is not None:
+                connection.post_first(frame)
+            connection.perform(self._told(actions))
+        else:
+            # The write is begun before anything else may write on this lane, and awaited after the next turn was started.
+            written = write(frame)
+            connection.perform(actions)
+            await written
         connection.trail(self)
+
+    def _told(self, actions: Actions) -> Actions:
+        """Write what is to be told of steers, right behind the closing event; return what else is to be done."""
+        own = [action for action in actions if type(action) is TellSteer and action.turn is self.turn]
+        self._numbered = False
+        self._untold += own
+        self._tell_rest()
+        return [action for action in actions if action not in own] if own else actions
 
     def _settle(self, outcome: str, code: str | None, usage: bytes | None = None) -> Actions:
         connection = self._connection
@@ -409,7 +491,7 @@ class TurnRun:
         now = connection.clock.now()
         if self._parent is not None:
             connection.cache.unpin(self._parent.id)
-        actions = connection.session.turn_ended(self.turn, now)
+        actions = connection.session.turn_ended(self.turn, now, self._ending)
         connection.turn_over(self)
         if not self._settled and connection.settling is not None:
             self._settled = True
@@ -493,7 +575,6 @@ class TurnRun:
             lane=self.turn.lane.name,
             tools=self.info.interned_tools,
             instructions=self.info.interned_instructions,
-            known_to_app=connection.app_keeps(self.turn.create, own_id=end.own_id),
             kept=self.info.kept,
             safety=None if self._safety is None else self._safety.state,
         )
@@ -509,6 +590,7 @@ class TurnRun:
         base_at = end.base_at
         assert self._calls is not None
         store = self._may_be_stored()
+        base = self.info.base or base_at is not None
         record = Record(
             id=end.response_id,
             parent_id=parent.id if parent is not None else None,
@@ -517,12 +599,14 @@ class TurnRun:
             items=items,
             output_at=output_at,
             history_at=0 if base_at is None else output_at + sum(len(item) + 1 for item in end.items[:base_at]),
-            base=self.info.base or base_at is not None,
+            base=base,
             calls=check_output(self._calls, end.items),
             generated=not create.warm_up,
             status=intern(end.status),
             sampled=self.info.sampled,
             response=self.info.response if self.info.may_store else None,
+            known_to_app=connection.app_keeps(create, own_id=end.own_id),
+            app_parent_id=create.previous_response_id if parent is None and not base else None,
         )
         stored = store and connection.stores
         size = record_bytes(record, None if parent is None else parent.record, stored=stored)

@@ -21,6 +21,15 @@ class Ignored:
 
 
 @dataclass(frozen=True)
+class Steering:
+    """The frame steers a response; ``good`` if it may."""
+
+    target: str
+    input: Any
+    good: bool
+
+
+@dataclass(frozen=True)
 class Create:
     """The frame asks for a turn."""
 
@@ -59,7 +68,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 NOT_FOR_THE_APP = {"type", "stream_id", "generate", "stream", "stream_options", "background"}
 
 
-def read_frame(data: str | bytes) -> Refusal | Ignored | Create:
+def read_frame(data: str | bytes) -> Refusal | Ignored | Create | Steering:
     """Judge one frame."""
     try:
         frame = decoded(data)
@@ -72,6 +81,8 @@ def read_frame(data: str | bytes) -> Refusal | Ignored | Create:
         return Refusal("unknown_event_type", "type")
     if kind == "response.processed":
         return Ignored()
+    if kind == "response.steer":
+        return _steering(frame)
     if "stream_id" in frame and not is_lane_name(frame["stream_id"]):
         return Refusal("invalid_stream_id", "stream_id")
     lane = frame.get("stream_id")
@@ -80,6 +91,29 @@ def read_frame(data: str | bytes) -> Refusal | Ignored | Create:
     if "response" in frame:
         return Refusal("invalid_request", "response", lane)
     return _create(frame, lane)
+
+
+def _steering(frame: dict[str, Any]) -> Refusal | Steering:
+    target = frame.get("previous_response_id")
+    if not isinstance(target, str) or not 0 < len(target) <= 2048:
+        return Refusal("invalid_request", "previous_response_id")
+    if "input" not in frame:
+        return Refusal("invalid_request", "input")
+    given = frame["input"]
+    good = isinstance(given, str) or (isinstance(given, list) and bool(given) and all(map(is_user_message, given)))
+    return Steering(target, given, good=good and set(frame) == {"type", "previous_response_id", "input"})
+
+
+def is_user_message(item: Any) -> bool:
+    if not isinstance(item, dict) or not set(item) <= {"type", "role", "content"}:
+        return False
+    if item.get("type", "message") != "message" or item.get("role") != "user":
+        return False
+    content = item.get("content")
+    if isinstance(content, str):
+        return True
+    kinds = ("input_text", "input_image", "input_file")
+    return isinstance(content, list) and all(isinstance(part, dict) and part.get("type") in kinds for part in content)
 
 
 def _create(frame: dict[str, Any], lane: str | None) -> Refusal | Create:

@@ -4,29 +4,34 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.protocol.reference import Create, Ignored, Refusal, read_frame
+from tests.protocol.reference import Create, Ignored, Refusal, Steering, read_frame
 from ws_responses.errors import Forbidden, LocalProtocolError, Unavailable, UpstreamTimeout, WireError
 from ws_responses.limits import Limits
+from ws_responses.protocol.events import decode_members
 from ws_responses.protocol.session import (
     AbortTurn,
     Action,
     Actions,
     Close,
     DropTurn,
+    EndEarly,
     KeepAlive,
     Send,
     Session,
     SessionPhase,
     StartTurn,
+    TellSteer,
     Turn,
     TurnPhase,
     TurnQueued,
 )
+from ws_responses.protocol.steering import Ending
 from ws_responses.testing.strategies import client_frames
 
 LANES = ["a", "b", "c", "d", None]
@@ -36,13 +41,42 @@ LOOKS = 1.25
 """How late a limit on silence may fire, as a multiple of it."""
 
 
+STUB = {"type": "function_call_output", "call_id": "c", "name": "f"}
+ENDINGS = [
+    Ending("completed", continuable=True),
+    Ending("completed", continuable=True, required=[STUB]),
+    Ending("completed", continuable=True, required=[STUB]),
+    Ending("incomplete", continuable=True),
+    Ending("completed"),
+    Ending(message="It broke."),
+]
+
+
+@dataclass
+class Submitted:
+    """What the model knows of one accepted steer: where it is, and in the end what has become of it."""
+
+    id: str
+    target: str
+    input: Any
+    size: int
+    state: str = "queued"
+    """queued (on its running target), held (for the client), carried (by a turn), committed, returned or lost."""
+
+
 @dataclass
 class Known:
-    """What the model knows of one accepted create."""
+    """What the model knows of one turn."""
 
     turn: Turn
     lane: str | None
     size: int
+    parent: str | None = None
+    warm_up: bool = False
+    given: Any = None
+    response: str | None = None
+    steers: list[Submitted] = field(default_factory=list)
+    carried: list[Submitted] = field(default_factory=list)
     state: str = "waiting"
     nth: int = 0
     alive_at: float = 0.0
@@ -50,6 +84,19 @@ class Known:
     heard: bool = False
     excused: bool = False
     ends: list[str] = field(default_factory=list)
+
+
+def size_of(data: str | bytes) -> int:
+    """Bytes of a steer's input as it was sent."""
+    return len(bytes(decode_members(data)["input"]))
+
+
+def as_input(given: Any) -> Any:
+    """The items that an input stands for; the machine gives one."""
+    if isinstance(given, str):
+        return {"type": "message", "role": "user", "content": given}
+    (item,) = given
+    return item
 
 
 def is_open(machine: "SessionMachine") -> bool:
@@ -100,7 +147,13 @@ class SessionMachine(RuleBasedStateMachine):
             max_connection_age_s=age,
             age_grace_s=grace,
             idle_timeout_s=idle,
+            max_pending_steers=3,
+            max_pending_steer_bytes=60,
         )
+        self.steers: list[Submitted] = []
+        self.held: dict[str | None, list[Submitted]] = {}
+        self.latest: dict[str | None, tuple[str, bool]] = {}
+        self.responses = 0
         self.keepalive = keepalive
         self.age_notice = notice
         self.now = self.opened_at = self.active_at = opened_at
@@ -117,7 +170,12 @@ class SessionMachine(RuleBasedStateMachine):
         self.wakes_at = float("inf")
         self.unasked = False
         self.session = Session(
-            self.limits, now=self.now, turn_ids=self.new_id, keepalive_s=keepalive, age_notice=notice
+            self.limits,
+            now=self.now,
+            turn_ids=self.new_id,
+            keepalive_s=keepalive,
+            age_notice=notice,
+            steer_ids=lambda: f"steer_{len(self.steers)}",
         )
 
     def new_id(self) -> str:
@@ -166,7 +224,8 @@ class SessionMachine(RuleBasedStateMachine):
     def books(self) -> Any:
         session = self.session
         lanes = {name: (lane.running, list(lane.queue)) for name, lane in session.lanes.items()}
-        return lanes, list(session.running), session.queued_creates, session.queued_bytes, session.phase, self.ids
+        books = lanes, list(session.running), session.queued_creates, session.queued_bytes, session.phase, self.ids
+        return *books, session.steers, session.steer_bytes, [turn.steers for turn in session.running]
 
     # -- carrying out actions, as the shell does ---------------------------------------------------------------------
 
@@ -175,6 +234,7 @@ class SessionMachine(RuleBasedStateMachine):
         for action in actions:
             done.append(action)
             assert not isinstance(action, StartTurn | TurnQueued), "only a create or an end starts something"
+            assert not isinstance(action, TellSteer | EndEarly), "only a steer, an end or a beginning is told of steers"
             if isinstance(action, AbortTurn):
                 known = self.known(action.turn)
                 assert known.state == "running"
@@ -212,19 +272,24 @@ class SessionMachine(RuleBasedStateMachine):
     def patience(self, known: Known) -> float | None:
         return self.limits.event_timeout_s if known.heard else self.limits.first_event_timeout_s
 
-    def end_turn(self, known: Known, how: str) -> list[Action]:
-        actions = self.session.turn_ended(known.turn, self.now)
+    def end_turn(self, known: Known, how: str, ending: Ending | None = None) -> list[Action]:
+        actions = self.session.turn_ended(known.turn, self.now, *([] if ending is None else [ending]))
         known.state = "ended"
         known.ends.append(how)
         self.active_at = self.now
+        actions = list(actions)
+        self.expect_told(known, actions, ending or Ending())
+        if known.response is not None:
+            self.latest[known.lane] = known.response, ending is not None and ending.status == "completed"
         if self.phase == "open":
+            if known.steers:
+                self.succeed(known, actions.pop(0))
             expected = self.startable()
-            assert actions == tuple(StartTurn(each.turn) for each in expected) or list(actions) == [
-                StartTurn(each.turn) for each in expected
-            ]
+            assert actions == [StartTurn(each.turn) for each in expected]
             for each in expected:
                 self.start(each)
             return []
+        assert not known.steers
         if self.phase == "retiring" and not self.running:
             return self.expect_finish(actions)
         assert not actions
@@ -234,6 +299,162 @@ class SessionMachine(RuleBasedStateMachine):
         known.state = "running"
         known.alive_at = known.kept_at = self.now
         known.nth = sum(each.nth > 0 for each in self.turns) + 1
+        held = self.held.get(known.lane, [])
+        own = [] if known.given is None else [known.given]
+        if held and not known.warm_up and held[0].target == known.parent:
+            known.carried = self.held.pop(known.lane)
+        for steer in known.carried:
+            steer.state = "carried"
+        if known.carried:
+            assert not known.warm_up
+            assert self.input_of(known.turn) == [
+                *map(as_input, [steer.input for steer in known.carried]),
+                *map(as_input, own),
+            ]
+
+    @staticmethod
+    def input_of(turn: Turn) -> list[Any]:
+        return [json.loads(bytes(item)) for item in turn.create.items()]
+
+    # -- steers, as the model has them -------------------------------------------------------------------------------
+
+    def expect_told(self, known: Known, actions: list[Action], ending: Ending) -> None:
+        """Take from the actions what is to be told of the steers of a turn that is over."""
+        carried, known.carried = known.carried, []
+        if self.phase in ("closing", "closed"):
+            for steer in (*carried, *known.steers):
+                steer.state = "lost"
+            known.steers = []
+            return
+        self.expect_returned(known, actions, carried, "successor_creation_failed")
+        if ending.status == "failed":
+            code = "response_not_active"
+        elif self.phase == "retiring" or not ending.continuable:
+            code = "successor_creation_failed"
+        elif ending.required:
+            for steer in known.steers:
+                told = actions.pop(0)
+                assert isinstance(told, TellSteer)
+                assert (told.turn, told.kind) == (known.turn, "response.steer.pending")
+                assert told.members == {
+                    "steer": {"id": steer.id, "previous_response_id": known.response},
+                    "reason": "waiting_for_required_input",
+                    "required_input": [STUB],
+                }
+                steer.state = "held"
+            if known.steers:
+                assert not self.held.get(known.lane)
+                self.held[known.lane] = known.steers
+            known.steers = []
+            return
+        else:
+            return
+        self.expect_returned(known, actions, known.steers, code)
+        known.steers = []
+
+    def expect_returned(self, known: Known, actions: list[Action], steers: list[Submitted], code: str) -> None:
+        for steer in steers:
+            told = actions.pop(0)
+            assert isinstance(told, TellSteer)
+            assert (told.turn, told.kind) == (known.turn, "response.steer.failed")
+            members = json.loads(msgspec.json.encode(told.members))
+            assert members["error"]["code"] == code
+            assert members["steer"] == {
+                "id": steer.id,
+                "previous_response_id": steer.target,
+                "input": steer.input,
+            }
+            steer.state = "returned"
+
+    def succeed(self, known: Known, started: Action) -> None:
+        """A steered response that has ended is followed by another on its lane, before all that waits there."""
+        assert isinstance(started, StartTurn)
+        turn = started.turn
+        assert turn.automatic
+        assert turn.create.body == known.turn.inherited
+        assert turn.create.previous_response_id == known.response
+        successor = Known(turn, known.lane, turn.create.size, parent=known.response, carried=known.steers)
+        known.steers = []
+        self.turns.append(successor)
+        self.start(successor)
+
+    def open_steers(self) -> list[Submitted]:
+        return [steer for steer in self.steers if steer.state in ("queued", "held", "carried")]
+
+    def expect_steer(self, meant: Steering, size: int) -> tuple[str, Known | None, str | None]:
+        """Return what becomes of a steer, its target, and the lane that is named."""
+        target = next((known for known in self.running if known.response == meant.target), None)
+        lanes = [lane for lane, (response, _) in self.latest.items() if response == meant.target]
+        lane = target.lane if target is not None else lanes[0] if lanes else None
+        if not meant.good:
+            return "invalid_input", None, lane
+        if target is None and not lanes:
+            return "response_not_found", None, None
+        if target is None and self.latest[lane][1]:
+            return "response_already_completed", None, lane
+        if target is None or self.phase == "retiring":
+            return "response_not_active", None, lane
+        if target.turn.inherited is None:
+            return "steering_not_supported", None, lane
+        pending = self.open_steers()
+        if len(pending) >= 3 or sum(steer.size for steer in pending) + size > 60:
+            return "too_many_pending_steers", None, lane
+        return "accepted", target, lane
+
+    @precondition(is_open)
+    @rule(data=st.data(), good=st.sampled_from([True] * 6 + [False]), text=st.sampled_from(["x", "y" * 25, "z" * 80]))
+    def steer(self, data: st.DataObject, good: bool, text: str) -> None:
+        """Aim at what runs, at what has run, or at nothing."""
+        known = [each.response for each in self.running if each.response is not None]
+        targets = [*known, *known, *known, *[response for response, _ in self.latest.values()], "resp_0"]
+        target = data.draw(st.sampled_from(targets))
+        given = data.draw(st.sampled_from([text, [{"role": "user", "content": text}]]))
+        frame = {"type": "response.steer", "previous_response_id": target, "input": given}
+        self.frame(json.dumps(frame if good else {**frame, "stream_id": "a"}, separators=(",", ":")))
+
+    @precondition(is_open)
+    @rule(
+        data=st.data(),
+        lane=st.sampled_from(["a", "b", None]),
+        begins=st.sampled_from([True] * 5 + [False]),
+        texts=st.lists(st.sampled_from(["x", "yy", "z" * 25]), max_size=2),
+        ends=st.booleans(),
+    )
+    def steered_turn(self, data: st.DataObject, lane: str | None, begins: bool, texts: list[str], ends: bool) -> None:
+        """The usual way of a steered turn, which single rules take too rarely."""
+        if lane not in {known.lane for known in self.running}:
+            self.create([lane], "", data.draw(st.sampled_from([True, True, False])), warm_up=False)
+        running = [known for known in self.running if known.lane == lane]
+        if not running:
+            return
+        (known,) = running
+        if known.response is None and begins:
+            self.begin(known, steerable=True)
+        for text in texts if known.response is not None else ():
+            frame = {"type": "response.steer", "previous_response_id": known.response, "input": text}
+            self.frame(json.dumps(frame))
+        if ends and known.state == "running":
+            self.end_turn(known, "ended", None if known.response is None else data.draw(st.sampled_from(ENDINGS)))
+
+    def take_steer(self, meant: Steering, size: int, actions: Actions) -> bool:
+        """Check the answer to a steer; return whether it was accepted."""
+        outcome, known, lane = self.expect_steer(meant, size)
+        if known is None:
+            (refused,) = actions
+            assert isinstance(refused, Send)
+            told = json.loads(refused.frame)
+            assert (told["error"]["code"], told.get("stream_id")) == (outcome, lane)
+            assert told["steer"] == {"previous_response_id": meant.target, "input": meant.input}
+            return False
+        accepted, early = actions
+        assert isinstance(accepted, TellSteer)
+        assert (accepted.turn, accepted.kind) == (known.turn, "response.steer.accepted")
+        assert early == EndEarly(known.turn)
+        submitted = Submitted(f"steer_{len(self.steers)}", meant.target, meant.input, size)
+        assert accepted.members == {"steer": {"id": submitted.id, "previous_response_id": meant.target}}
+        self.steers.append(submitted)
+        known.steers.append(submitted)
+        return True
 
     def expect_finish(self, actions: Actions) -> list[Action]:
         done = self.carry_out(actions)
@@ -270,10 +491,16 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(
         lanes=st.lists(st.sampled_from(LANES), min_size=1, max_size=5),
         filler=st.sampled_from(["", "x" * 60, "é" * 60]),
+        continues=st.sampled_from([True, True, False]),
+        warm_up=st.sampled_from([False] * 6 + [True]),
     )
-    def create(self, lanes: list[str | None], filler: str) -> None:
+    def create(self, lanes: list[str | None], filler: str, continues: bool, warm_up: bool) -> None:
         for lane in lanes:
             frame: dict[str, Any] = {"type": "response.create", "model": "m", "input": filler}
+            if continues and lane in self.latest:
+                frame["previous_response_id"] = self.latest[lane][0]
+            if warm_up:
+                frame["generate"] = False
             if lane is not None:
                 frame["stream_id"] = lane
             self.frame(json.dumps(frame, ensure_ascii=False))
@@ -291,13 +518,23 @@ class SessionMachine(RuleBasedStateMachine):
             return
         self.active_at = self.now
         meant = read_frame(data)
+        if isinstance(meant, Steering):
+            size = size_of(data)
+            if size > 60:
+                meant = Refusal("request_too_large", "input")
+            elif self.take_steer(meant, size, actions):
+                return
+            else:
+                assert self.books() == before
+                return
         if isinstance(meant, Create):
             size = len(data if isinstance(data, bytes) else data.encode())
             outcome = self.expect_create(meant.lane, size)
             if outcome in ("start", "queue"):
                 (action,) = actions
                 assert isinstance(action, StartTurn if outcome == "start" else TurnQueued)
-                known = Known(action.turn, meant.lane, size)
+                given = meant.input
+                known = Known(action.turn, meant.lane, size, meant.previous_response_id, meant.warm_up, given)
                 self.turns.append(known)
                 self.names |= {meant.lane} - {None}
                 if outcome == "start":
@@ -371,14 +608,30 @@ class SessionMachine(RuleBasedStateMachine):
         known.turn.heard += 1
         known.heard, known.alive_at, known.excused = True, self.now, False
         self.unasked = True  # an event costs no look at the clock
-        if event:
-            self.session.turn_event(known.turn)
-            assert known.turn.phase is TurnPhase.STREAMING
+        if event and known.response is None:
+            self.begin(known, steerable=data.draw(st.sampled_from([True, True, True, False])))
+
+    def begin(self, known: Known, *, steerable: bool) -> None:
+        """The response is announced: what its input began with is committed, and what its lane held goes back."""
+        self.responses += 1
+        known.response = f"resp_{self.responses}"
+        if steerable and not known.warm_up:
+            known.turn.inherited = {"n": msgspec.Raw(b"%d" % self.responses)}
+        actions = list(self.session.turn_event(known.turn, known.response))
+        assert known.turn.phase is TurnPhase.STREAMING
+        for steer in known.carried:
+            steer.state = "committed"
+        known.carried = []
+        if not known.warm_up:
+            self.expect_returned(known, actions, self.held.pop(known.lane, []), "response_not_active")
+        assert not actions
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        self.end_turn(data.draw(st.sampled_from(self.running)), "ended")
+        known = data.draw(st.sampled_from(self.running))
+        ending = None if known.response is None else data.draw(st.sampled_from(ENDINGS))
+        self.end_turn(known, "ended", ending)
 
     @precondition(lambda self: self.of("ended", "dropped", "waiting"))
     @rule(data=st.data())
@@ -547,6 +800,9 @@ class SessionMachine(RuleBasedStateMachine):
         assert session.turns_started == len(
             [known for known in self.turns if known.state not in ("waiting", "dropped")]
         )
+        open_steers = self.open_steers()
+        assert session.steers == len(open_steers) <= self.limits.max_pending_steers
+        assert session.steer_bytes == sum(steer.size for steer in open_steers) <= self.limits.max_pending_steer_bytes
         assert len(self.closed) <= 1
         if self.phase == "open":
             assert not self.startable()
@@ -566,6 +822,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.leave(really=True)
         assert all(len(known.ends) == 1 for known in self.turns)
         assert not self.session.running
+        assert {steer.state for steer in self.steers} <= {"held", "committed", "returned", "lost"}
 
 
 TestSession = SessionMachine.TestCase

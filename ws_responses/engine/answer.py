@@ -11,7 +11,7 @@ from ws_responses.backends import PromptNotAccepted
 from ws_responses.engine.compacting import Compacted, TurnCompaction, is_due
 from ws_responses.engine.events import EventWriter
 from ws_responses.engine.generation import Caller, Opened, close, drain, retry_after_s
-from ws_responses.engine.items import ItemWriter
+from ws_responses.engine.items import ItemWriter, OutputOver
 from ws_responses.engine.plan import Plan
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.reading import AnswerReader
@@ -183,7 +183,12 @@ class TurnAnswer:
 
     async def _answer(self, opened: Opened) -> None:
         draft, parser = self._plan.draft, self._plan.answer.parser
-        items = ItemWriter(self._events, draft.tools, encrypted_reasoning=draft.request.encrypted_reasoning)
+        items = ItemWriter(
+            self._events,
+            draft.tools,
+            encrypted_reasoning=draft.request.encrypted_reasoning,
+            is_steered=lambda: self._turn.steered,
+        )
         reader = AnswerReader(
             items,
             None if isinstance(parser, PlainParser) else parser,
@@ -195,11 +200,17 @@ class TurnAnswer:
         self._turn.usage_so_far = partial(self._usage, reader)
         try:
             await self._read(opened, reader)
+        except OutputOver:
+            reader.stop_steered()
         except WireError as error:
             self._planner.failed(self._plan, error)
             raise
         self._planner.served(self._plan)
-        reason = await reader.end()
+        try:
+            reason = await reader.end()
+        except OutputOver:  # what the parser held back was to begin another item
+            reader.stop_steered()
+            reason = await reader.end()
         await self._finish(reader, items.finished, reason)
         if not reader.stopped:
             await drain(opened.deltas)

@@ -94,6 +94,9 @@ class ResponsesEngine:
         self.counts = EngineCounts()
         self.compactor = Compactor(self._planner, self._caller, self._seal)
 
+    steers: Final = True
+    """Its responses can be steered: they end between two items."""
+
     def models(self, tenant: str) -> list[str]:
         """Return the names of the models that a tenant may use."""
         return self._router.models(tenant)

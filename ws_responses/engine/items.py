@@ -20,9 +20,17 @@ MAX_ITEMS: Final = 512
 """Items of one response: four times the calls that the API makes at once; more is a service that repeats itself."""
 
 
+def _never() -> bool:
+    return False
+
+
 def random_id(prefix: str) -> str:
     """Return an id that nobody can guess."""
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+class OutputOver(Exception):
+    """The answer ends here, before its next item: it is steered."""
 
 
 class _Item(Struct):
@@ -47,6 +55,8 @@ class ItemWriter:
         tools: What was offered: tells whether a call is a function's or a custom tool's, and its namespace.
         new_id: Gives ids: takes the prefix.
         encrypted_reasoning: Reasoning items have ``encrypted_content`` (null).
+        is_steered: Whether the answer is to end before its next item. It goes on once a call has begun: all calls of an answer
+            are made at once, and wait for the client anyway.
 
     Attributes:
         finished: Finished items, encoded.
@@ -59,6 +69,7 @@ class ItemWriter:
         "_encrypted",
         "_events",
         "_grow",
+        "_is_steered",
         "_item",
         "_kind",
         "_new_id",
@@ -75,12 +86,14 @@ class ItemWriter:
         *,
         new_id: Callable[[str], str] = random_id,
         encrypted_reasoning: bool = False,
+        is_steered: Callable[[], bool] = _never,
     ) -> None:
         self._events = events
         self._grow = events.delta
         self._tools = tools
         self._new_id = new_id
         self._encrypted = encrypted_reasoning
+        self._is_steered = is_steered
         self._kind: Kind | None = None
         self._phase: str | None = None
         self._call = -1
@@ -119,7 +132,7 @@ class ItemWriter:
             wire_name: The tool's name as the model knows it; one that was not offered is told the client as it is.
             call_id: The service's id of the call, if it gives one.
         """
-        await self.close()
+        await self._close_for_next()
         self._call = index
         self.calls += 1
         tool = self._tools.find(wire_name) if self._tools is not None else None
@@ -157,13 +170,13 @@ class ItemWriter:
         await self._grow(text)
 
     async def _open_message(self, phase: str | None) -> None:
-        await self.close()
+        await self._close_for_next()
         self._phase = phase
         members = b',"role":"assistant"' + (b"" if phase is None else b',"phase":' + encode(phase))
         await self._open_item(b"message", "msg", members, None)
 
     async def _begin_reasoning(self, text: str) -> None:
-        await self.close()
+        await self._close_for_next()
         members = b',"summary":[]' + (b',"encrypted_content":null' if self._encrypted else b"")
         await self._open_item(b"reasoning", "rs", members, None)
         await self._open_part(REASONING)
@@ -193,6 +206,16 @@ class ItemWriter:
         return place
 
     # -- ends --------------------------------------------------------------------------------------------------------
+
+    async def _close_for_next(self) -> None:
+        """Finish the item that is open, if one is, so that another can begin.
+
+        Raises:
+            OutputOver: None is to begin.
+        """
+        await self.close()
+        if self.finished and not self.calls and self._is_steered():
+            raise OutputOver
 
     async def close(self, status: ItemStatus = "completed") -> None:
         """Finish the item that is open, if one is."""

@@ -8,6 +8,7 @@ from ws_responses.backends import Delta, Finish, ToolCallDelta, Usage
 from ws_responses.engine.items import ItemWriter
 from ws_responses.engine.response import IncompleteReason
 from ws_responses.errors import UpstreamError
+from ws_responses.protocol.steering import STEERED
 from ws_responses.rendering.json_text import InputReader
 from ws_responses.rendering.renderer import OutputParser, OutputPiece, ToolSet
 
@@ -32,6 +33,7 @@ class AnswerReader:
         service_tier: Likewise.
         finish: Why sampling ended; None while it goes on.
         stopped: The answer is over, whatever else is sampled.
+        steered: It is over because it is steered.
         complete: Nothing more is to be known: sampling has ended and its usage is told, or the answer is over.
         ids: What was sampled, as ids; None if some are missing.
     """
@@ -47,6 +49,7 @@ class AnswerReader:
         "finish",
         "ids",
         "service_tier",
+        "steered",
         "stopped",
         "usage",
     )
@@ -64,6 +67,7 @@ class AnswerReader:
         self.service_tier: str | None = None
         self.finish: Finish | None = None
         self.stopped = False
+        self.steered = False
         self.complete = False
         self.ids: array[int] | None = array("I")
 
@@ -103,11 +107,17 @@ class AnswerReader:
         if self._parser is not None and not self.stopped:
             await self._take_pieces(self._parser.end())
         await self._end_input()
+        if self.steered:
+            return STEERED
         reason = None if self.stopped or self.finish is None else INCOMPLETE.get(self.finish)
         await self._items.close("completed" if reason is None else "incomplete")
         if reason is None and not self._items.finished:
             await self._items.empty_message()
         return reason
+
+    def stop_steered(self) -> None:
+        """Note that the answer has ended between two items, because it is steered."""
+        self.steered = self.stopped = self.complete = True
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from ws_responses.backends import Usage
 from ws_responses.engine.events import encode
 from ws_responses.upstreams.base import CurrentTurn
 
-IncompleteReason = Literal["max_output_tokens", "content_filter"]
+IncompleteReason = Literal["max_output_tokens", "content_filter", "steered"]
 
 _IN_PROGRESS: Final = b'"status":"in_progress","completed_at":null,"error":null,"incomplete_details":null,"usage":null'
 

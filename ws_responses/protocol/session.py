@@ -7,7 +7,7 @@ a bug of the caller and raises :class:`~ws_responses.errors.LocalProtocolError`.
 A shell calls one input at a time and carries out the returned actions in order, before the next input:
 
 * ``frame_received``: a client frame arrived.
-* ``turn_event`` / ``turn_ended``: the upstream of a running turn sent something, or the turn is over.
+* ``turn_event`` / ``turn_ended``: the response of a running turn begins, or the turn is over.
 * ``tick``: time passed; ``next_deadline`` says when the next one is wanted.
 * ``retire``: no new turns from now on (age, drain).
 * ``peer_gone``: the socket is closed.
@@ -17,7 +17,7 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from ws_responses.errors import (
     ConnectionLimitReached,
@@ -31,8 +31,9 @@ from ws_responses.errors import (
     WireError,
 )
 from ws_responses.limits import Limits
-from ws_responses.protocol import events
+from ws_responses.protocol import events, steering
 from ws_responses.protocol.events import ResponseCreate, encode_error
+from ws_responses.protocol.steering import Ending, Steer, SteerRefused
 
 
 class SessionPhase(enum.Enum):
@@ -97,14 +98,23 @@ TURN_TABLE: Final[dict[TurnPhase, dict[TurnInput, TurnPhase]]] = {
 
 
 class Lane:
-    """One ``stream_id``, or the default lane (``name`` None): its running turn and those waiting behind it."""
+    """One ``stream_id``, or the default lane (``name`` None): its running turn and those waiting behind it.
 
-    __slots__ = ("name", "queue", "running")
+    Attributes:
+        held: Accepted steers of the latest response, which waits for input that only the client has.
+        latest: Id of the latest response that has ended; None if there is none.
+        completed: It has ended as it should.
+    """
+
+    __slots__ = ("completed", "held", "latest", "name", "queue", "running")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.running: Turn | None = None
         self.queue: list[Turn] = []
+        self.held: Sequence[Steer] = ()
+        self.latest: str | None = None
+        self.completed = False
 
 
 class Turn:
@@ -117,17 +127,51 @@ class Turn:
         phase: See :class:`TurnPhase`.
         heard: Number of signs of life of the upstream; the shell counts it up, also for comments.
         pin: For the shell: what keeps a fork's parent alive while the turn waits.
+        automatic: It continues a steered response by itself: no frame of the client has asked for it.
+        response_id: Id of its response, from ``response.created`` on.
+        inherited: The body of its create, for a successor; the shell keeps it, None if the response cannot be steered.
+        carried: Steers that its input begins with: committed by its ``response.created``.
+        steers: Accepted steers of its response, in order.
     """
 
-    __slots__ = ("create", "heard", "heard_at", "id", "kept_alive_at", "lane", "order", "phase", "pin", "seen")
+    __slots__ = (
+        "automatic",
+        "carried",
+        "create",
+        "heard",
+        "heard_at",
+        "id",
+        "inherited",
+        "kept_alive_at",
+        "lane",
+        "order",
+        "phase",
+        "pin",
+        "response_id",
+        "seen",
+        "steers",
+    )
 
-    def __init__(self, id: str, create: ResponseCreate, lane: Lane, order: int) -> None:  # noqa: A002 - the word
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the word
+        create: ResponseCreate,
+        lane: Lane,
+        order: int,
+        *,
+        automatic: bool = False,
+    ) -> None:
         self.id = id
         self.create = create
         self.lane = lane
         self.order = order
         self.phase = TurnPhase.QUEUED
         self.pin: Any = None
+        self.automatic = automatic
+        self.response_id: str | None = None
+        self.inherited: dict[str, Raw] | None = None
+        self.carried: Sequence[Steer] = ()
+        self.steers: tuple[Steer, ...] = ()
         self.heard = 0
         self.seen = 0
         self.heard_at = 0.0
@@ -185,6 +229,23 @@ class KeepAlive(Struct, frozen=True):
     turn: Turn
 
 
+class TellSteer(Struct, frozen=True):
+    """Write an event about a steer among those of this turn's response, with its next number: behind all that was written.
+
+    The turn may just have ended: then it comes right after the closing event.
+    """
+
+    turn: Turn
+    kind: str
+    members: dict[str, Any]
+
+
+class EndEarly(Struct, frozen=True):
+    """Let the response of this turn end at the next border of its output: it is steered."""
+
+    turn: Turn
+
+
 class Close(Struct, frozen=True):
     """Close the socket."""
 
@@ -192,7 +253,7 @@ class Close(Struct, frozen=True):
     reason: str
 
 
-Action = Send | StartTurn | TurnQueued | AbortTurn | DropTurn | KeepAlive | Close
+Action = Send | StartTurn | TurnQueued | AbortTurn | DropTurn | KeepAlive | TellSteer | EndEarly | Close
 Actions = Sequence[Action]
 NOTHING: Final[Actions] = ()
 
@@ -225,7 +286,8 @@ class Session:
         accept_wrapped: Take ``{"type": "response.create", "response": {...}}`` as well.
         keepalive_s: Silence of a running turn after which ``KeepAlive`` is wanted; None for never.
         age_notice: Tell an idle client of the age limit by an error frame before the close.
-        lanes: Serve lanes; without them a ``stream_id`` is refused, and turns run one at a time.
+        lanes: Serve lanes; without them a ``stream_id`` is refused, turns run one at a time, and nothing is steered.
+        steer_ids: Makes ids of steers.
     """
 
     __slots__ = (
@@ -237,6 +299,7 @@ class Session:
         "_orders",
         "_retirement",
         "_serves_lanes",
+        "_steer_ids",
         "_ticked_at",
         "_turn_ids",
         "lanes",
@@ -245,6 +308,8 @@ class Session:
         "queued_bytes",
         "queued_creates",
         "running",
+        "steer_bytes",
+        "steers",
         "turns_started",
     )
 
@@ -258,6 +323,7 @@ class Session:
         keepalive_s: float | None = None,
         age_notice: bool = True,
         lanes: bool = True,
+        steer_ids: Callable[[], str] | None = None,
     ) -> None:
         self.limits = limits
         self.phase = SessionPhase.OPEN
@@ -266,7 +332,10 @@ class Session:
         self.queued_creates = 0
         self.queued_bytes = 0
         self.turns_started = 0
+        self.steers = 0
+        self.steer_bytes = 0
         self._turn_ids = turn_ids
+        self._steer_ids = steer_ids or turn_ids
         self._accept_wrapped = accept_wrapped
         self._keepalive_s = keepalive_s
         self._age_notice = age_notice
@@ -306,6 +375,8 @@ class Session:
             kind = events.event_type(members)
             if kind == events.PROCESSED:
                 return NOTHING
+            if kind == steering.STEER and self._serves_lanes:
+                return self._take_steer(members)
             lane_name = self._lane_of(members)
             if kind != events.CREATE:
                 raise events.not_an_event(kind)
@@ -317,12 +388,33 @@ class Session:
         except WireError as error:
             return (Send(encode_error(error, stream_id=lane_name)),)
 
-    def turn_event(self, turn: Turn) -> None:
-        """Note that an event of ``turn`` goes to the client (not needed again for the deltas that follow)."""
-        turn.move(TurnInput.EVENT)
+    def turn_event(self, turn: Turn, response_id: str | None = None) -> Actions:
+        """Note that the first event of ``turn`` goes to the client (not needed again for those that follow).
 
-    def turn_ended(self, turn: Turn, now: float) -> Actions:
-        """Free the lane of a turn that is over; its closing event was or will be written by the caller."""
+        Args:
+            turn: The turn.
+            response_id: Id of its response.
+        """
+        turn.move(TurnInput.EVENT)
+        turn.response_id = response_id
+        if turn.carried:
+            self._release(turn.carried)
+            turn.carried = ()
+        lane = turn.lane
+        if not lane.held or turn.create.warm_up:
+            return NOTHING
+        held, lane.held = lane.held, ()
+        message = "The response is no longer accepting steering input: its lane went on without it."
+        return self._give_back(turn, held, SteerRefused("response_not_active", message))
+
+    def turn_ended(self, turn: Turn, now: float, ending: Ending = steering.NO_RESPONSE) -> Actions:
+        """Free the lane of a turn that is over; its closing event was or will be written by the caller.
+
+        Args:
+            turn: The turn.
+            now: Present time.
+            ending: How its response has ended.
+        """
         lane = turn.lane
         if lane.running is not turn:
             raise LocalProtocolError(f"turn {turn.id} does not run on its lane")
@@ -330,11 +422,14 @@ class Session:
         lane.running = None
         self.running.remove(turn)
         self._active_at = now
+        if turn.response_id is not None:
+            lane.latest, lane.completed = turn.response_id, ending.status == "completed"
+        told = self._settle_steers(turn, ending, now) if turn.steers or turn.carried else NOTHING
         if self.phase is SessionPhase.RETIRING:
-            return self._finish() if not self.running else NOTHING
+            return (*told, *self._finish()) if not self.running else told
         if not self.queued_creates:
-            return NOTHING
-        return self._start_waiting(now)
+            return told
+        return (*told, *self._start_waiting(now)) if told else self._start_waiting(now)
 
     def peer_gone(self) -> Actions:
         """The socket is closed: stop all turns; nobody is told anything."""
@@ -490,6 +585,10 @@ class Session:
         return turn
 
     def _start(self, turn: Turn, now: float) -> StartTurn:
+        lane, create = turn.lane, turn.create
+        if lane.held and create.previous_response_id == lane.held[0].target and not create.warm_up:
+            turn.carried, lane.held = lane.held, ()
+            turn.create = steering.with_steers(create, turn.carried)
         turn.move(TurnInput.START)
         turn.lane.running = turn
         turn.heard_at = turn.kept_alive_at = now
@@ -526,6 +625,103 @@ class Session:
             if error is not None:
                 actions.append(Send(encode_error(error, stream_id=turn.lane.name)))
         return actions
+
+    # -- steering ----------------------------------------------------------------------------------------------------
+
+    def _take_steer(self, members: dict[str, Raw]) -> Actions:
+        target, given = steering.target_of(members)
+        limits = self.limits
+        if len(given) > limits.max_pending_steer_bytes:
+            # Not given back: who floods us would be flooded.
+            raise MalformedFrame(
+                f"The field 'input' must have at most {limits.max_pending_steer_bytes} bytes.",
+                param="input",
+                code="request_too_large",
+                status=413,
+            )
+        turn = next((turn for turn in self.running if turn.response_id == target), None)
+        lane = (
+            turn.lane
+            if turn is not None
+            else next((each for each in self.lanes.values() if each.latest == target), None)
+        )
+        try:
+            items = steering.read_items(members)
+            steered = self._steered(turn, lane, len(given))
+        except SteerRefused as error:
+            return (Send(steering.refusal(error, target, given, stream_id=None if lane is None else lane.name)),)
+        steer = Steer(self._steer_ids(), target, given, items)
+        steered.steers += (steer,)
+        self.steers += 1
+        self.steer_bytes += len(given)
+        return (TellSteer(steered, steering.ACCEPTED, steering.about(steer)), EndEarly(steered))
+
+    def _steered(self, turn: Turn | None, lane: Lane | None, size: int) -> Turn:
+        """Return the turn that a submission of so many bytes may steer.
+
+        Raises:
+            SteerRefused: None.
+        """
+        limits = self.limits
+        if lane is None:
+            raise SteerRefused(
+                "response_not_found", "The target response is not available on this WebSocket connection."
+            )
+        if turn is None and lane.completed:
+            message = "The response already completed and is no longer accepting steering input."
+            raise SteerRefused("response_already_completed", message)
+        if turn is None or self._retirement is not None:
+            raise SteerRefused("response_not_active", "The response is no longer accepting steering input.")
+        if turn.inherited is None:
+            raise SteerRefused("steering_not_supported", "This response does not support steering.")
+        if self.steers >= limits.max_pending_steers or self.steer_bytes + size > limits.max_pending_steer_bytes:
+            raise SteerRefused("too_many_pending_steers", "Too much steering input is pending on this connection.")
+        return turn
+
+    def _settle_steers(self, turn: Turn, ending: Ending, now: float) -> Actions:
+        """Decide about the steers of a turn that is over: its successor starts, they wait for the client, or go back."""
+        carried, steers = turn.carried, turn.steers
+        turn.carried = turn.steers = ()
+        if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
+            self._release((*carried, *steers))  # lost with the socket
+            return NOTHING
+        uncommitted = f"The successor response could not be created. {ending.message}".rstrip()
+        told = self._give_back(turn, carried, SteerRefused("successor_creation_failed", uncommitted))
+        if not steers:
+            return told
+        if ending.status == "failed":
+            inactive = SteerRefused("response_not_active", "The response is no longer accepting steering input.")
+            return (*told, *self._give_back(turn, steers, inactive))
+        if self._retirement is not None:
+            uncommitted = f"The successor response could not be created. {self._retirement.error.message}"
+        if self._retirement is not None or not ending.continuable:
+            error = SteerRefused("successor_creation_failed", uncommitted)
+            return (*told, *self._give_back(turn, steers, error))
+        if ending.required:
+            turn.lane.held = steers
+            pending = [TellSteer(turn, steering.PENDING, steering.waiting(steer, ending.required)) for steer in steers]
+            return (*told, *pending)
+        return (*told, self._succeed(turn, steers, now))
+
+    def _succeed(self, turn: Turn, steers: Sequence[Steer], now: float) -> StartTurn:
+        """Start the successor of a steered response: at once, before all that waits on its lane."""
+        assert turn.inherited is not None
+        assert turn.response_id is not None
+        create = steering.successor(turn.create, turn.inherited, steers, turn.response_id)
+        successor = Turn(self._turn_ids(), create, turn.lane, turn.order, automatic=True)
+        successor.carried = steers
+        return self._start(successor, now)
+
+    def _give_back(self, turn: Turn, steers: Sequence[Steer], error: SteerRefused) -> Actions:
+        self._release(steers)
+        return [
+            TellSteer(turn, steering.FAILED, steering.returned(error, steer.target, steer.given, steer.id))
+            for steer in steers
+        ]
+
+    def _release(self, steers: Sequence[Steer]) -> None:
+        self.steers -= len(steers)
+        self.steer_bytes -= sum(len(steer.given) for steer in steers)
 
     def _patience(self, turn: Turn) -> float | None:
         limits = self.limits

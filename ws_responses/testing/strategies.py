@@ -400,7 +400,12 @@ def _other_events() -> SearchStrategy[dict[str, Any]]:
         st.fixed_dictionaries({"type": st.just("response.processed"), "response_id": st.just("resp_1")}),
         st.fixed_dictionaries({"type": st.just("response.append"), "input": st.lists(items(), max_size=2)}),
         st.builds(_wrapped, create_bodies(), flat_too=st.booleans()),
-        st.just({"type": "response.steer", "previous_response_id": "resp_1", "input": "more"}),
+        st.builds(
+            _steer,
+            st.sampled_from(["resp_1", "resp_2", "", None]),
+            st.one_of(texts(20), st.lists(items(), max_size=2), st.builds(_user_messages, texts(20)), json_values()),
+            st.sampled_from([{}, {}, {}, {"stream_id": "a"}, {"model": "m"}]),
+        ),
         st.just({"type": "response.inject", "response_id": "resp_1", "input": []}),
         st.just({"type": "response.cancel"}),
         st.builds(
@@ -409,6 +414,17 @@ def _other_events() -> SearchStrategy[dict[str, Any]]:
             st.one_of(texts(), st.sampled_from(["response.creat", "session.update", "response.done"])),
         ),
     )
+
+
+def _steer(target: str | None, given: Any, more: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.steer", "previous_response_id": target, "input": given, **more}
+
+
+def _user_messages(text: str) -> list[dict[str, Any]]:
+    return [
+        {"role": "user", "content": text},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]},
+    ]
 
 
 _MALFORMED = (

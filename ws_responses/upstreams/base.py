@@ -62,6 +62,8 @@ class CurrentTurn:
         route_name: Name of the route that serves the turn, for its record (set by the engine).
         usage_so_far: Gives the usage as encoded JSON, or None, for the record of a turn that is cut off (set by the engine).
         vocabulary: Names the format and vocabulary of recorded token ids.
+        steered: The response is to end at the next border between its items, as ``response.incomplete`` ("steered"), unless it
+            waits for tool outputs or ends by itself (set while the turn runs; for an upstream that ``steers``).
         kept: What the node is to keep for the next turn (set by the upstream before the terminal event).
         response: The response object without its output, for the record (set by the engine before the terminal event).
     """
@@ -86,6 +88,7 @@ class CurrentTurn:
         "response",
         "response_id",
         "route_name",
+        "steered",
         "tenant",
         "unjudged",
         "usage_so_far",
@@ -104,6 +107,7 @@ class CurrentTurn:
         self.parent: ResponseNode | None = None
         self.base = False
         self.rendering: Rendering | None = None
+        self.steered = False
         self.kept: Carried | None = None
         self.response: bytes | None = None
         self.profile: Profile = "openai"
@@ -266,6 +270,8 @@ class Upstream(Protocol):
 
     An upstream that wants to prepare for the next turn when a warm-up comes also has ``async def warm_up(turn)``: it may
     raise :class:`~ws_responses.errors.WireError`, and set ``turn.kept``.
+
+    One that heeds ``turn.steered`` says so by a class attribute ``steers = True``: its responses can be steered.
     """
 
     async def run(self, turn: CurrentTurn, emit: Emit) -> None:

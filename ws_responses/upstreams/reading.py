@@ -157,3 +157,12 @@ def text_of(value: Raw | None) -> str | None:
         return _decode_text(value)
     except msgspec.ValidationError:
         return None
+
+
+def is_closing(payload: bytes) -> bool:
+    """Whether an event ends the stream, or cannot be read, which ends it too."""
+    try:
+        kind = decode_event_head(payload).type
+    except (msgspec.DecodeError, RecursionError):
+        return True
+    return kind in events.TERMINAL or kind == events.ERROR

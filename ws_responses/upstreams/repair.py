@@ -16,8 +16,10 @@ from ws_responses.errors import UpstreamError, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.calls import output_head
 from ws_responses.protocol.events import EventHead, decode_delta_head, decode_plain_head, encode, encode_error
+from ws_responses.protocol.items import call_key
 from ws_responses.protocol.profiles import RENAMED, VERBATIM, is_served, renamed
 from ws_responses.protocol.session import Turn
+from ws_responses.protocol.steering import STEERED
 from ws_responses.upstreams.answers import error_from_event
 from ws_responses.upstreams.output import OutputItems, after_compaction, begun
 from ws_responses.upstreams.places import POSITIONED, beginning, has_item_id, is_in_content, is_placed, item_type
@@ -284,6 +286,39 @@ class TurnStream:
         response["error"] = {"code": error.code, "message": error.message}
         response["output"] = [Raw(item) for item in self._items.finished()]
         return self._own_event(events.FAILED, response=response)
+
+    def steer_event(self, kind: str, members: Mapping[str, Any]) -> bytes:
+        """Return an event about a steer, numbered among those of the response."""
+        return self._own_event(kind, **members)
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether all items of which the client knows are finished, at least one, and none is a call that it must answer."""
+        items = self._items
+        return (
+            bool(items.done)
+            and items.added.keys() <= items.done.keys()
+            and not any(call_key(output_head(item)) for item in items.done.values())
+        )
+
+    def cut(self) -> TurnEnd:
+        """End the response in the app's place, because it is steered: all that was finished stays; sets ``end``."""
+        response = self._snapshots.closing(self._created, "incomplete")
+        items = self._items.finished()
+        response["incomplete_details"] = Raw(encode({"reason": STEERED}))
+        response["output"] = Raw(b"[" + b",".join(items) + b"]")
+        frame = self._own_event(events.INCOMPLETE, response=response)
+        self.end = end = TurnEnd(
+            frame=frame,
+            kind=events.INCOMPLETE,
+            response_id=self.response_id,
+            items=items,
+            base_at=after_compaction(items),
+            usage=None,
+            status="incomplete",
+            own_id=False,  # the app has not kept it
+        )
+        return end
 
     def keep_alive(self) -> bytes | None:
         """Return an extension event (Open Responses: ``slug:name``) that shows life; None before ``response.created``."""
