@@ -204,6 +204,10 @@ REACHED: Final[dict[str, str]] = {
     "max_lanes": "The create is answered 400 `websocket_stream_limit_reached`; 0 allows the default lane only.",
     "max_running_turns": "Further creates wait.",
     "max_warmup_bytes": "The warm-up is answered 413 `warm_up_too_large`.",
+    "max_pending_steers": "The steer is given back: `too_many_pending_steers`.",
+    "max_pending_steer_bytes": (
+        "The steer is given back: `too_many_pending_steers`; one that is larger by itself is answered 413 `request_too_large`."
+    ),
     "max_event_bytes": "The turn ends by 502 `upstream_event_too_large`.",
     "max_answer_bytes": "The turn ends by 502 `upstream_error`.",
     "max_outgoing_bytes": "Close 1008.",
