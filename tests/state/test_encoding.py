@@ -48,6 +48,8 @@ def records(draw: st.DrawFn) -> Record:
         status=draw(TEXT),
         sampled=draw(st.none() | st.builds(Sampled.of, TEXT, ids)),
         response=draw(st.none() | st.binary(max_size=100)),
+        known_to_app=draw(st.booleans()),
+        app_parent_id=draw(st.none() | TEXT),
     )
 
 
@@ -173,7 +175,7 @@ def test_a_record_of_a_newer_version_is_refused() -> None:
 def test_members_that_an_older_version_did_not_write_take_their_defaults() -> None:
     codec = RecordCodec(compress_from=None)
     members = body_of(codec, make_record("a"))
-    older = bytes([FORMAT, 0]) + msgspec.msgpack.encode(members[:-3])
+    older = bytes([FORMAT, 0]) + msgspec.msgpack.encode(members[:-5])
     assert codec.decode("t", older) == make_record("a")
 
 

@@ -52,9 +52,9 @@ def node(
         calls=START,
         generated=True,
         status="completed",
-        size=0,
+        known_to_app=known,
     )
-    return ResponseNode(record, parent, tenant="tenant", known_to_app=known)
+    return ResponseNode(record, parent, tenant="tenant")
 
 
 def item(name: str) -> bytes:

@@ -62,6 +62,8 @@ class _Body(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc
     vocabulary: str | None = None
     sampled: bytes = b""
     response: bytes | None = None
+    known_to_app: bool = False
+    app_parent_id: str | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -224,6 +226,8 @@ def _as_body(tenant: str, record: Record) -> _Body:
         vocabulary=None if sampled is None else sampled.vocabulary,
         sampled=b"" if sampled is None else _little_endian(sampled.packed),
         response=record.response,
+        known_to_app=record.known_to_app,
+        app_parent_id=record.app_parent_id,
     )
 
 
@@ -251,6 +255,8 @@ def _as_record(tenant: str, body: _Body) -> Record:
         status=intern(body.status),
         sampled=sampled,
         response=body.response,
+        known_to_app=body.known_to_app,
+        app_parent_id=body.app_parent_id,
     )
 
 

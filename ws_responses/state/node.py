@@ -61,6 +61,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
         status: ``completed`` or ``incomplete``.
         sampled: Token ids that the upstream sampled for the output, if it told us.
         response: The response object without its output, encoded; None where the upstream keeps its own.
+        known_to_app: The app itself stored this response (history mode "forward").
+        app_parent_id: What the response continues, if only the app knows that (history mode "forward").
         size: Bytes charged.
         budgets: Where.
     """
@@ -78,6 +80,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     status: str
     sampled: Sampled | None = None
     response: bytes | None = None
+    known_to_app: bool = False
+    app_parent_id: str | None = None
     size: int = 0
     budgets: tuple[Budget, ...] = ()
 
@@ -105,6 +109,8 @@ def record_bytes(record: Record, parent: Record | None, *, stored: bool) -> int:
         size += SAMPLED_BYTES + len(record.sampled.packed)
     if record.response is not None:
         size += getsizeof(record.response)
+    if record.app_parent_id is not None:
+        size += getsizeof(record.app_parent_id)
     return size + STORED_BYTES if stored else size
 
 
@@ -129,7 +135,6 @@ class ResponseNode:
         history_bytes: Bytes of the joined history up to here, commas included.
         tools: The frame's ``tools``, interned.
         instructions: The frame's ``instructions``, interned.
-        known_to_app: The app itself stored this response (history mode "forward").
         kept: What is kept of the turn's work for the next one; None if there was none.
         safety: What the safety room carries on; None if nobody has judged it.
     """
@@ -140,7 +145,6 @@ class ResponseNode:
         "history_bytes",
         "instructions",
         "kept",
-        "known_to_app",
         "lane",
         "parent",
         "record",
@@ -158,7 +162,6 @@ class ResponseNode:
         lane: str | bool | None = False,
         tools: Interned | None = None,
         instructions: Interned | None = None,
-        known_to_app: bool = False,
         kept: Carried | None = None,
         safety: object = None,
     ) -> None:
@@ -168,7 +171,6 @@ class ResponseNode:
         self.lane = lane
         self.tools = tools
         self.instructions = instructions
-        self.known_to_app = known_to_app
         self.kept = kept
         self.safety = safety
         piece = record.items[record.history_at :] if record.history_at else record.items

@@ -84,8 +84,8 @@ class Bodies:
             return [], turn.previous_response_id if self._history == "forward" else None
         if self._history == "replay":
             return turn.parent.pieces(), None
-        known = _known_ancestor(turn.parent)
-        return turn.parent.pieces(known), None if known is None else known.id
+        known, app_id = _known_to_app(turn.parent)
+        return turn.parent.pieces(known), app_id
 
     def _prepared(self, members: dict[str, Raw | bytes], turn: CurrentTurn) -> dict[str, Raw | bytes]:
         assert self._prepare is not None
@@ -101,9 +101,13 @@ def _decoded(name: str, value: Raw | bytes) -> Any:
         raise invalid("A number in the frame is out of range.", name) from None
 
 
-def _known_ancestor(parent: ResponseNode) -> ResponseNode | None:
-    """Return the nearest node that the app itself produced and stored."""
+def _known_to_app(parent: ResponseNode) -> tuple[ResponseNode | None, str | None]:
+    """Return the nearest node that the app itself produced and stored, and what the app is to go on from.
+
+    Where there is no such node, the chain may still continue a response that the app alone knows.
+    """
+    node = parent
     for node in parent.joined():
-        if node.known_to_app:
-            return node
-    return None
+        if node.record.known_to_app:
+            return node, node.id
+    return None, node.record.app_parent_id
