@@ -1,0 +1,68 @@
+// A `fetch` for the AI SDK's OpenAI provider (`createOpenAI({ fetch })`) that takes its Responses requests over one WebSocket.
+// It is a transport of our own, to copy: the SDK speaks HTTP, and sends the whole conversation with each step of a tool loop.
+//
+// - A streaming POST to `/responses` becomes a `response.create`; its events come back as the SSE body that the SDK expects.
+//   Everything else goes over HTTP, and so do these when no socket can be had.
+// - A request that goes on from an earlier one names that by `previous_response_id`, and sends what is new only.
+// - Requests at the same time share the socket, each on a lane (`stream_id`) of its own.
+// - An error before the first event becomes an HTTP answer with its status and headers, so that the SDK's retries work.
+//
+// The socket carries the headers of the first request: make one of these for each key.
+import { Connection } from './connection.mjs';
+import { Turn } from './turn.mjs';
+
+const KEPT_TURNS = 16;
+
+/**
+ * @param {object} options
+ * @param {string} options.url The socket: `ws://host/v1/responses`.
+ * @param {Function} [options.WebSocket] A constructor that takes `(url, { headers })`: that of `ws`, or Node's own from 22 on.
+ * @param {typeof fetch} [options.fetch] What takes the other requests.
+ * @returns {typeof fetch & { close(): void }}
+ */
+export function createSocketFetch({ url, WebSocket = globalThis.WebSocket, fetch = globalThis.fetch }) {
+  let connection;
+  let refused; // what the first one came to; later ones may fail for a while
+  let finished = []; // turns that others may go on from, the newest first
+
+  async function socketFetch(resource, init = {}) {
+    const body = refused ? undefined : streamingBody(resource, init);
+    if (!body) return fetch(resource, init);
+    if (!connection?.usable) connection = new Connection(new WebSocket(url, { headers: headersOf(init) }), forget);
+    const used = connection;
+    const open = await used.opened;
+    refused ??= !open;
+    if (!open) return fetch(resource, init);
+    init.signal?.throwIfAborted();
+    const turn = new Turn(body, finished, keep);
+    init.signal?.addEventListener('abort', () => used.abort(turn, init.signal.reason), { once: true });
+    used.send(turn);
+    return turn.answer;
+  }
+
+  function keep(turn) {
+    finished = [turn, ...finished].slice(0, KEPT_TURNS);
+  }
+
+  // What is not stored goes with its socket.
+  function forget() {
+    finished = finished.filter((turn) => turn.body.store !== false);
+  }
+
+  return Object.assign(socketFetch, { close: () => connection?.close() });
+}
+
+function headersOf(init) {
+  const headers = new Headers(init.headers);
+  for (const name of ['accept', 'content-length', 'content-type']) headers.delete(name);
+  headers.set('openai-beta', 'responses_websockets=2026-02-06');
+  return Object.fromEntries(headers);
+}
+
+// The body of a request that the socket takes; nothing for all others.
+function streamingBody(resource, { method, body }) {
+  const { pathname } = new URL(resource instanceof Request ? resource.url : resource);
+  if (method !== 'POST' || !pathname.endsWith('/responses') || typeof body !== 'string') return undefined;
+  const members = JSON.parse(body);
+  return members.stream && Array.isArray(members.input) ? members : undefined;
+}
