@@ -34,7 +34,7 @@ ROWS = {
     "P8": {
         "P8.idle",
         "P8.idle.engine",
-        *(f"{of}.{what}" for of in ("P8", "P8.engine") for what in ("chain100", "chain200", "chain400", "linear")),
+        *(f"{of}.{what}" for of in ("P8", "P8.engine") for what in ("chain25", "chain50", "chain100", "linear")),
     },
 }
 

@@ -13,6 +13,7 @@ from ws_responses.bench.results import Row, Sample, in_turn
 from ws_responses.bench.server import Server
 
 _CHAINS: Final = (100, 200, 400)
+_QUICK_CHAINS: Final = (25, 50, 100)
 _TURN_BYTES: Final = 4_000
 _AT_ONCE: Final = 50
 _SETTLE_S: Final = 0.3
@@ -29,7 +30,9 @@ class Memory:
     name = "P8"
 
     def __init__(self, *, quick: bool) -> None:
-        self._sockets = 300 if quick else 2_000
+        self._sockets = 200 if quick else 2_000
+        self._chains = _QUICK_CHAINS if quick else _CHAINS
+        short, middle, long = self._chains
         self.rows = (
             Row(
                 "P8.idle",
@@ -41,9 +44,14 @@ class Memory:
             Row("P8.idle.engine", "an idle connection to the engine, likewise", "KiB", 8, "difference"),
             *(
                 Row(f"P8.chain{turns}", f"a chain of {turns} turns of 4 kB, beside its items", "kB", 1.2)
-                for turns in _CHAINS
+                for turns in self._chains
             ),
-            Row("P8.linear", "a turn of a long chain (200-400), beside one of a short (100-200)", "kB", 1.05),
+            Row(
+                "P8.linear",
+                f"a turn of a long chain ({middle}-{long}), beside one of a short ({short}-{middle})",
+                "kB",
+                1.05,
+            ),
             *(
                 Row(
                     f"P8.engine.chain{turns}",
@@ -51,7 +59,7 @@ class Memory:
                     "kB",
                     1.2,
                 )
-                for turns in _CHAINS
+                for turns in self._chains
             ),
             Row("P8.engine.linear", "engine: a turn of a long chain, beside one of a short", "kB", 1.05),
         )
@@ -70,22 +78,21 @@ class Memory:
         return {
             "P8.idle": Sample(idle["ours"], idle["bare"]),
             "P8.idle.engine": Sample(idle["engine"], idle["bare"]),
-            **await _chains("P8", lambda: Conversation.with_app("replay", store=False)),
-            **await _chains("P8.engine", EngineConversation),
+            **await self._grow("P8", lambda: Conversation.with_app("replay", store=False)),
+            **await self._grow("P8.engine", EngineConversation),
         }
 
-
-async def _chains(name: str, connect: Callable[[], Conversation]) -> Mapping[str, Sample]:
-    """Grow chains of all lengths on a connection of their own each."""
-    samples: dict[str, Sample] = {}
-    for turns in _CHAINS:
-        samples[f"{name}.chain{turns}"] = await _chain_kb(connect, turns)
-    short, middle, long = _CHAINS
-    kept = {turns: samples[f"{name}.chain{turns}"].value for turns in _CHAINS}
-    samples[f"{name}.linear"] = Sample(
-        (kept[long] - kept[middle]) / (long - middle), (kept[middle] - kept[short]) / (middle - short)
-    )
-    return samples
+    async def _grow(self, name: str, connect: Callable[[], Conversation]) -> Mapping[str, Sample]:
+        """Grow chains of all lengths on a connection of their own each."""
+        samples: dict[str, Sample] = {}
+        for turns in self._chains:
+            samples[f"{name}.chain{turns}"] = await _chain_kb(connect, turns)
+        short, middle, long = self._chains
+        kept = {turns: samples[f"{name}.chain{turns}"].value for turns in self._chains}
+        samples[f"{name}.linear"] = Sample(
+            (kept[long] - kept[middle]) / (long - middle), (kept[middle] - kept[short]) / (middle - short)
+        )
+        return samples
 
 
 async def _idle_kib(target: str, sockets: int) -> float:
