@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeVar
 from anyio import to_thread
 from cachetools import LRUCache
 
+from ws_responses.adapters._redis_broadcast import RedisBroadcast
 from ws_responses.adapters._redis_client import Client, Operations, connect
 from ws_responses.adapters._redis_scripts import APPEND, DELETE, REFRESH
 from ws_responses.errors import ConfigurationError, RecordUnreadable, StoreError
@@ -23,7 +24,7 @@ from ws_responses.state.encoding import RecordCodec
 from ws_responses.state.node import Record
 from ws_responses.state.store import StoreKey
 
-__all__ = ["RedisStore"]
+__all__ = ["RedisBroadcast", "RedisStore"]
 
 T = TypeVar("T")
 
