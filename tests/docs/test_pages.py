@@ -131,9 +131,12 @@ def test_the_readme_names_the_versions_of_the_clients_that_are_tested() -> None:
     pinned = dict(re.findall(r"^([a-z-]+)>=([\d.]+)", line)[0] for line in project)
 
     readme = of("README.md")
-    assert f"| OpenAI Codex CLI | {package['dependencies']['@openai/codex']} |" in readme
+    names = {"@openai/codex": "OpenAI Codex CLI", "@mariozechner/pi-coding-agent": "pi", "opencode-ai": "opencode"}
+    for name, version in package["dependencies"].items():
+        if name not in ("ws", "zod", "@ai-sdk/openai"):
+            assert f"| {names.get(name, f'`{name}` (Node)')} | {version} |" in readme
     assert [name for name, version in pinned.items() if f"| `{name}` (Python) | {version} |" not in readme] == []
-    assert set(pinned) == {"openai", "openai-agents"}
+    assert set(pinned) == {"openai", "openai-agents", "pydantic-ai-slim"}
 
 
 def test_json_of_the_pages_is_json() -> None:
