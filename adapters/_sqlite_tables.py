@@ -13,11 +13,11 @@ VERSION: Final = 1
 
 SCHEMA: Final = (
     # Records that expire together; what a branch forks lives at least as long as the branch.
-    "CREATE TABLE branches (branch INTEGER PRIMARY KEY AUTOINCREMENT, origin INTEGER, expires_at REAL NOT NULL)",
+    "CREATE TABLE branches (branch INTEGER PRIMARY KEY, origin INTEGER, expires_at REAL NOT NULL)",
     "CREATE INDEX branches_by_time ON branches (expires_at, branch)",
-    # A parent's row is always below its children's. A hidden record has no id; it stays as long as it has children.
+    # A new row is above all others, so that a parent is below its children. A hidden record has no id; it stays as long as it has children.
     """CREATE TABLE records (
-        row INTEGER PRIMARY KEY AUTOINCREMENT,
+        row INTEGER PRIMARY KEY,
         tenant BLOB NOT NULL,
         id TEXT,
         parent INTEGER,
