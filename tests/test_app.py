@@ -243,6 +243,28 @@ async def test_a_failure_within_a_stream_is_its_closing_event() -> None:
     assert kinds(events_of(answer.text))[-1] == "failed"
 
 
+async def test_an_error_keeps_status_headers_and_param_where_nothing_was_streamed() -> None:
+    """A service's own code tells nobody of its status; and who is to wait wants to know how long."""
+    fault = UpstreamError(
+        "Too hot.",
+        status=400,
+        type="invalid_request_error",
+        code="too_hot",
+        param="temperature",
+        headers={"retry-after": "7"},
+    )
+    for after in (0, 3, 7):
+        async with client(open_app(Echo(fault, after=after))) as http:
+            answer = await http.post("/v1/responses", json={"model": "m", "input": "hi"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (400, "7")
+        assert answer.json()["error"] == {
+            "type": "invalid_request_error",
+            "code": "too_hot",
+            "message": "Too hot.",
+            "param": "temperature",
+        }
+
+
 async def test_a_failure_within_the_answer_is_an_error_where_nothing_was_streamed() -> None:
     async with client(open_app(Echo(UpstreamError("Broken."), after=5))) as http:
         answer = await http.post("/v1/responses", json={"model": "m", "input": "1"})

@@ -68,6 +68,7 @@ class Connection:
         principal: As ``authorize`` said at the upgrade.
         upstream: What answers its turns.
         history: What a wrapped app is given of a conversation.
+        in_whole: The peer is shown no more of a turn than its end.
     """
 
     __slots__ = (
@@ -95,6 +96,7 @@ class Connection:
         "handshake",
         "history",
         "id",
+        "in_whole",
         "limits",
         "principal",
         "proven",
@@ -122,6 +124,7 @@ class Connection:
         principal: Principal | None,
         upstream: Upstream,
         history: History,
+        in_whole: bool = False,
     ) -> None:
         settings = registry.settings
         self.id = registry.new_id("conn")
@@ -135,6 +138,7 @@ class Connection:
         self.principal = principal
         self.upstream = upstream
         self.history: History = history
+        self.in_whole = in_whole
         self.stores = registry.store is not None and not anonymous
         self.account = registry.ledger.account(tenant)
         self.cache = ConnectionCache(registry.ledger)

@@ -119,6 +119,11 @@ class HttpTurn:
         self._over = anyio.Event()
         self._gone = False
 
+    @property
+    def in_whole(self) -> bool:
+        """Whether the client waits for one object, and is told nothing before it."""
+        return not self._streams
+
     # -- the connection's side ---------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
@@ -190,7 +195,7 @@ class HttpTurn:
         await send_json(self.send_http, 200, closing.response)
 
     async def _answer_failure(self, response: Raw) -> None:
-        """Answer a failed response: without a stream nothing has been told yet, so the status can tell of it."""
+        """Answer a failed response of an app: nothing has been told yet, so the status can tell of it, as far as the code does."""
         error = _decode_failed(response).error or _ResponseError()
         status, kind = _statuses(WireError).get(error.code, (500, "server_error"))
         body = {"type": kind, "code": error.code or "server_error", "message": error.message, "param": None}

@@ -374,6 +374,8 @@ class ResponsesWebSocketMiddleware:
         guest: Guest,
         inner: Callable[[], InnerScope],
         upstream: Upstream | None = None,
+        *,
+        in_whole: bool = False,
     ) -> Connection:
         by_app = self._upstream is None and handshake.scope["type"] == "http"
         bodies = self._http_bodies if by_app else self._bodies
@@ -388,6 +390,7 @@ class ResponsesWebSocketMiddleware:
             principal=guest.principal,
             upstream=upstream,
             history="forward" if by_app else self._settings.history,
+            in_whole=in_whole,
         )
 
     def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:
@@ -471,7 +474,10 @@ class ResponsesWebSocketMiddleware:
             seat.confirm()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(peer.watch)
-                await self._connect(handshake, peer.receive, peer.send, guest, inner, upstream).run()
+                connection = self._connect(
+                    handshake, peer.receive, peer.send, guest, inner, upstream, in_whole=peer.in_whole
+                )
+                await connection.run()
                 tasks.cancel_scope.cancel()
 
     async def _guard_post(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -117,6 +117,7 @@ class TurnRun:
             is_live=connection.is_live,
             complete=response_members(create) if connection.settings.complete_response else None,
             strict=connection.settings.profile == "open-responses",
+            in_whole=connection.in_whole,
             max_output_bytes=connection.limits.max_request_bytes,
         )
         self.info.response_id = self.stream.response_id

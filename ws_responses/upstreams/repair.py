@@ -80,12 +80,14 @@ class TurnStream:
         is_live: Whether an id is in use by another response of the tenant.
         complete: Fill the members of response objects that strict clients demand, from these.
         strict: Send what Open Responses knows, by its names.
+        in_whole: The client is told nothing but the end: a failure is an ``error`` whenever it comes.
         max_output_bytes: Bound on the output items kept.
     """
 
     __slots__ = (
         "_added",
         "_created",
+        "_in_whole",
         "_items",
         "_label",
         "_next",
@@ -109,6 +111,7 @@ class TurnStream:
         is_live: Callable[[str], bool] = lambda _: False,
         complete: Mapping[str, Raw] | None = None,
         strict: bool = False,
+        in_whole: bool = False,
         max_output_bytes: int = 1 << 26,
     ) -> None:
         self.end: TurnEnd | None = None
@@ -119,6 +122,7 @@ class TurnStream:
         self._renumber = False
         self._sealed = False
         self._strict = strict
+        self._in_whole = in_whole
         self._trusted: str | None = None
         self._created: dict[str, Raw] | None = None
         self._snapshots = Snapshots(response_id, previous_response_id, model, is_live, complete, strict=strict)
@@ -279,7 +283,7 @@ class TurnStream:
 
     def fail(self, error: WireError) -> bytes:
         """Return the one closing frame of a turn that failed: ``error`` before ``response.created``, else a failed one."""
-        if self._created is None:
+        if self._created is None or self._in_whole:
             return encode_error(error, stream_id=self._stream_id)
         response: dict[str, Any] = dict(self._created)
         response["status"] = "failed"
