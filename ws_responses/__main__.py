@@ -10,6 +10,7 @@ from collections.abc import Sequence
 _COMMANDS = {
     "bench": ("ws_responses.bench.command", True, "measure what the middleware costs, beside what it is built on"),
     "chat": ("ws_responses.chat.command", True, "talk to an endpoint over its socket, in this terminal"),
+    "conformance": ("ws_responses.conformance.command", True, "check a server's WebSocket mode from outside"),
     "demo": ("ws_responses.demo", True, "run an agent loop over HTTP and over one WebSocket, side by side"),
     "serve": ("ws_responses.serve.command", True, "serve WebSocket mode for a server elsewhere, or for a backend"),
 }

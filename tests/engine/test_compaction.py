@@ -152,6 +152,19 @@ class TestOnRequest:
         assert service.messages()[:5] == before
         assert texts(service.messages()[5:]) == ["a:Hello", "u:Sure?"]
 
+    async def test_a_new_chain_goes_on_from_the_store_as_well(self) -> None:
+        """Without this what a worker has not rendered itself would be given to the model sealed."""
+        service = ScriptedService()
+        app = ResponsesApp(engine_of(service), authorize="open")
+        output = (await compact(app, input=CONVERSATION)).json()["output"]
+        async with MemorySocket(app, headers=(KEY,)) as ws:
+            first = await ws.turn({"model": "m", "input": [*output, {"role": "user", "content": "When?"}]})
+            before = service.messages()
+        async with MemorySocket(app, headers=(KEY,)) as ws:
+            await ws.turn({"model": "m", "input": "Sure?", "previous_response_id": id_of(first)})
+
+        assert service.messages()[: len(before)] == before
+
     async def test_a_chain_is_compacted_by_its_id(self) -> None:
         service = ScriptedService()
         app = ResponsesApp(engine_of(service), authorize="open")
@@ -309,6 +322,7 @@ class TestInATurn:
         item, message = last(second)["output"]
         assert (item["type"], message["content"][0]["text"]) == ("compaction", "Two.")
         assert second[2]["item"] == {"id": item["id"], "type": "compaction", "encrypted_content": ""}
+        assert [event["output_index"] for event in second if event["type"].endswith("item.added")] == [0, 1]
         assert (second[3]["item_id"], second[3]["output_index"], second[4]["item"]) == (item["id"], 0, item)
         assert texts(service.messages(1)[:3]) == ["s:Be brief.", f"u:{LONG}", "a:One."]
         answered = service.messages(2)
@@ -403,6 +417,26 @@ class TestInATurn:
         assert summary_in(summary) == "S"
         assert (calls["tool_calls"][0]["id"], output["role"], output["tool_call_id"]) == ("call_2", "tool", "call_2")
         assert_turn(fourth)
+
+    @pytest.mark.parametrize(("length", "roles"), [(1_000, "uuat"), (70_000, "uat"), (1_100_000, "uauat")])
+    async def test_how_much_stays_has_bounds(self, length: int, roles: str) -> None:
+        """From the user's last message on if that is little, else the last step; a longer step cannot be left out."""
+        service = ScriptedService()
+        engine = engine_of(service)
+        compacts = roles != "uauat"
+        service.will(said("One."), call("call_1"), *([said("S")] if compacts else []), said("done"))
+        async with socket_to(engine) as ws:
+            first = await ws.turn({"model": "m", "input": LONG, "tools": TOOLS})
+            second = await ws.turn(
+                {"model": "m", "input": "Look.", "tools": TOOLS, "previous_response_id": id_of(first)}
+            )
+            third = await ws.turn(
+                managed([result("call_1", "x" * length)], tools=TOOLS, previous_response_id=id_of(second))
+            )
+
+        assert last(third)["status"] == "completed"
+        assert "".join(message["role"][0] for message in service.messages()) == roles
+        assert engine.counts.compacted == compacts
 
     async def test_from_the_users_last_message_on_it_stays_if_that_is_not_much(self) -> None:
         service = ScriptedService()

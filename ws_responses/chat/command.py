@@ -6,7 +6,7 @@ import io
 import os
 import ssl
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
@@ -54,7 +54,7 @@ def _chat(given: argparse.Namespace) -> int:
     conversation = Conversation(
         socket_url(given.url),
         display,
-        fields=_fields(given),
+        fields=fields_of(given.field, model=given.model, instructions=given.instructions),
         api_key=given.api_key or os.environ.get(API_KEY) or None,
         tls=_authorities(given.ca),
         silence_s=given.timeout,
@@ -110,9 +110,18 @@ def socket_url(url: str) -> str:
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 
 
-def _fields(given: argparse.Namespace) -> Mapping[str, Any]:
+def fields_of(texts: Iterable[str], **named: str | None) -> Mapping[str, Any]:
+    """Return members of creates.
+
+    Args:
+        texts: Each NAME=JSON.
+        named: Further ones; None for those that are left out.
+
+    Raises:
+        UsageError: A text is none of that form.
+    """
     fields: dict[str, Any] = {}
-    for each in given.field:
+    for each in texts:
         name, equals, text = each.partition("=")
         try:
             fields[name] = msgspec.json.decode(text)
@@ -120,10 +129,7 @@ def _fields(given: argparse.Namespace) -> Mapping[str, Any]:
             equals = ""
         if not equals or not name:
             raise UsageError(f"--field takes NAME=JSON (a text in quotation marks), not {each!r}")
-    for name in ("model", "instructions"):
-        if getattr(given, name) is not None:
-            fields[name] = getattr(given, name)
-    return fields
+    return fields | {name: value for name, value in named.items() if value is not None}
 
 
 def _authorities(file: str | None) -> ssl.SSLContext | None:
