@@ -11,7 +11,12 @@ from ws_responses.testing.model import ARGUMENTS, ScriptedModel
 
 from .engine_app import engine_with
 
-WAITS = {**ARGUMENTS, "exec_command": {"cmd": "cat gate"}, "bash": {"command": "cat gate"}}
+WAITS = {
+    **ARGUMENTS,
+    "exec_command": {"cmd": "cat gate"},
+    "bash": {"command": "cat gate"},
+    "run_commands": {"commands": ["cat gate"]},
+}
 PATHS = ("/v1/responses", "/v1/codex/responses")
 OLD_SOON = Limits(max_connection_age_s=2.0)
 KEEPS_NOTHING = Limits(max_connection_bytes=1)
