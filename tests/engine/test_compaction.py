@@ -161,9 +161,11 @@ class TestOnRequest:
             first = await ws.turn({"model": "m", "input": [*output, {"role": "user", "content": "When?"}]})
             before = service.messages()
         async with MemorySocket(app, headers=(KEY,)) as ws:
-            await ws.turn({"model": "m", "input": "Sure?", "previous_response_id": id_of(first)})
+            second = await ws.turn({"model": "m", "input": "Sure?", "previous_response_id": id_of(first)})
 
+        assert_turn(second)
         assert service.messages()[: len(before)] == before
+        assert texts(service.messages()[len(before) :]) == ["a:Hello", "u:Sure?"]
 
     async def test_a_chain_is_compacted_by_its_id(self) -> None:
         service = ScriptedService()
