@@ -108,6 +108,7 @@ def test_json_holds_every_sample_and_the_machine(bench: Callable[..., tuple[int,
     assert report["rounds"] == 2
     assert report["quick"] is True
     assert report["machine"]["packages"]["uvicorn"]
+    assert report["machine"]["load"] >= 0
     good, bad, _ = report["rows"]
     assert good["key"] == "P0.good"
     assert good["samples"] == [[3.0, 2], [3.0, 2]]

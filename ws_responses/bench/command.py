@@ -1,6 +1,7 @@
 """The command: chooses what runs, runs the rounds, shows how far they are, and reports."""
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -152,6 +153,9 @@ def _report(
     for one in details:
         print(f"\n{one.text}")
     print(f"\nmedians of {rounds} rounds that alternate between both sides, {seconds:.0f} s in all")
+    print(
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; what is measured in ms or s wants a quiet machine"
+    )
     whole = report.as_json(outcomes, details, rounds=rounds, quick=quick, seconds=seconds)
     report.write_json(out / "bench.json", whole)
     pictures = report.draw(out, outcomes, details)

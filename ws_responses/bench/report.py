@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -57,6 +58,8 @@ def as_json(
         "machine": {
             "python": platform.python_version(),
             "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "load": os.getloadavg()[0],
             "packages": {name: _version(name) for name in _PACKAGES},
         },
         "rounds": rounds,
