@@ -14,10 +14,7 @@ if ! command -v npm >/dev/null; then
     exit 1
 fi
 
-# `ci` would refuse to run without a lock file first; with one it installs exactly what was tested.
-if [ -f package-lock.json ]; then
-    npm ci --no-audit --no-fund --loglevel=error >/dev/null
-else
-    npm install --no-audit --no-fund --loglevel=error >/dev/null
-fi
+# Not `ci`: it takes a lock file whose optional packages are not all resolved (opencode's, for other platforms) for a wrong one.
+# The pins of package.json and the lock file decide as well.
+npm install --no-audit --no-fund --loglevel=error >/dev/null
 touch "$stamp"

@@ -127,9 +127,8 @@ def options() -> str:
 def _options_of(kind: type, call: str) -> list[str]:
     given = section(kind, "Args")
     rows = [
-        (code(name), code(_choice(type_name)), code(default), given[name.lstrip("*")])
-        for name, type_name, default in parameters(kind.__init__)
-        if name.lstrip("*") in given
+        (code(name), code(_choice(type_name)), code(default), given[name])
+        for name, type_name, default in parameters(vars(kind)["__init__"])
     ]
     return [f"## `{call}`", "", summary(kind), "", *table(("option", "type", "default", "meaning"), rows)]
 

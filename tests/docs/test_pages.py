@@ -131,7 +131,12 @@ def test_the_readme_names_the_versions_of_the_clients_that_are_tested() -> None:
     pinned = dict(re.findall(r"^([a-z-]+)>=([\d.]+)", line)[0] for line in project)
 
     readme = of("README.md")
-    names = {"@openai/codex": "OpenAI Codex CLI", "@mariozechner/pi-coding-agent": "pi", "opencode-ai": "opencode"}
+    names = {
+        "@openai/codex": "OpenAI Codex CLI",
+        "@mariozechner/pi-coding-agent": "pi",
+        "opencode-ai": "opencode",
+        "cline": "Cline CLI",
+    }
     for name, version in package["dependencies"].items():
         if name not in ("ws", "zod", "@ai-sdk/openai"):
             assert f"| {names.get(name, f'`{name}` (Node)')} | {version} |" in readme

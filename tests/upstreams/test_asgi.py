@@ -81,6 +81,9 @@ class Sink:
     def event(self, payload: bytes) -> Awaitable[None]:
         return self._event(payload)
 
+    def delta(self, event: str) -> Awaitable[None]:
+        return self._event(event.encode())
+
     async def _event(self, payload: bytes) -> None:
         if self.ended:
             return
