@@ -24,6 +24,7 @@ from ws_responses.backends import Accepts, Delta, ToolCallDelta
 from ws_responses.settlement import Settlement, TurnRecord
 from ws_responses.testing import MemorySocket, ScriptedApp, settle, steps
 from ws_responses.testing.backends import ScriptedBackend
+from ws_responses.upstreams.repair import TurnStream
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 SDK: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
@@ -177,6 +178,9 @@ async def test_a_steered_response_ends_between_two_items_and_a_successor_goes_on
         await settle()
         house.go_on()
         events = await until(ws, "completed")
+        await settle()
+        # Not only when the socket is closed: it would work on for nobody.
+        assert house.running == 0
 
     for event in events:
         SDK.validate_python(event)
@@ -202,6 +206,25 @@ async def test_a_steered_response_ends_between_two_items_and_a_successor_goes_on
     else:
         assert (last["temperature"], last["tools"][0]["name"]) == (0.5, "look")
         assert house.backend.generations[0].outcome == "abandoned"
+
+
+def test_a_response_is_not_cut_while_one_of_several_items_is_open() -> None:
+    """Its client would wait for the rest of an item that it was told of; a call would never be answered."""
+    stream = TurnStream("resp_1")
+
+    def feed(kind: str, index: int, item_type: str) -> bool:
+        item = {"id": f"item_{index}", "type": item_type, "call_id": "c", "name": "f", "arguments": "{}"}
+        event = {"type": f"response.output_item.{kind}", "output_index": index, "item": item}
+        stream.feed(json.dumps(event).encode())
+        return stream.may_be_cut
+
+    assert not stream.may_be_cut
+    assert not feed("added", 0, "reasoning")
+    assert not feed("added", 1, "reasoning")
+    assert not feed("done", 0, "reasoning")
+    assert feed("done", 1, "reasoning")
+    assert not feed("added", 2, "function_call")
+    assert not feed("done", 2, "function_call")
 
 
 @pytest.mark.parametrize("kind", KINDS)

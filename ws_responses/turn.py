@@ -427,9 +427,11 @@ class TurnRun:
             await checkpoint()
 
     async def keep_alive(self) -> None:
-        """Send a sign of life."""
+        """Send a sign of life, unless frames that are numbered already wait to be written: they are one."""
+        if self._numbered or self.ended:
+            return
         frame = self.stream.keep_alive()
-        if frame is not None and not self.ended:
+        if frame is not None:
             await self._write(frame)
 
     # -- the end -----------------------------------------------------------------------------------------------------
