@@ -11,7 +11,7 @@ import pytest
 from tests.safety_room import Scripted, blocking
 from tests.shell import Shell, code_of, create, id_of, kinds, text_of
 from ws_responses.quota import QuotaExceeded, QuotaRequest
-from ws_responses.safety import Safety, SafetyInput, Screen, TermClassifier, Verdict
+from ws_responses.safety import Safety, Screen, TermClassifier, Verdict
 from ws_responses.settlement import Settlement, TurnRecord
 from ws_responses.testing import ScriptedApp, settle, steps
 
@@ -140,7 +140,7 @@ async def test_a_warm_up_is_judged_too_and_not_again_when_it_is_continued() -> N
     assert classifier.texts == ["warm", "One."]
 
 
-def always(verdict: Verdict, _: SafetyInput) -> Verdict:
+def always(verdict: Verdict, _: str) -> Verdict:
     return verdict
 
 
