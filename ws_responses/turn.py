@@ -147,6 +147,7 @@ class TurnRun:
             self.event = _discard
             self.delta = _discard_text
             self.cancel = _nothing_to_cancel
+            self.info.usage_so_far = None
             self._safety = None
 
     async def _steps(self) -> None:
