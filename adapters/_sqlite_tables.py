@@ -141,8 +141,7 @@ class Tables:
     def expire(self, branches: int) -> int:
         """Remove the branches whose time has come, so many at most; return how many there were."""
         due = self._connection.execute(
-            # A fork before what it forks: that lives at least as long, and was made before.
-            "SELECT branch FROM branches WHERE expires_at <= ? ORDER BY expires_at, branch DESC LIMIT ?",
+            "SELECT branch FROM branches WHERE expires_at <= ? ORDER BY expires_at LIMIT ?",
             (self._now, branches),
         ).fetchall()
         for (branch,) in due:

@@ -234,6 +234,72 @@ async def test_what_is_added_during_a_refresh_is_not_forgotten(
     await other.aclose()
 
 
+# -- at the same time -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced", "forked", "stored", "deleted and stored"])
+async def test_what_changes_between_two_commands_is_looked_at_anew(
+    server: RedisServer, store: RedisStore, tenant: str, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Another worker comes in between: no record is hung on what has gone, nor on what has taken its place half-way."""
+    await append(store, tenant, "a")
+    await append(store, tenant, "b", "a", items=b'"first"')
+    other = RedisStore(server.url)
+    real = store._client.execute_command
+    changed = False
+
+    async def meanwhile(*command: Any, **options: Any) -> Any:
+        nonlocal changed
+        answer = await real(*command, **options)
+        if command[0] == "MGET" and not changed:
+            changed = True
+            if change.startswith("deleted"):
+                await other.delete(StoreKey(tenant, "b"))
+            if change.endswith("replaced"):
+                await append(other, tenant, "b", "a", items=b'"second"')
+            if change == "forked":
+                await append(other, tenant, "x", "b")
+            if change == "stored":
+                await append(other, tenant, "c", "b", items=b'"theirs"')
+            if change == "deleted and stored":
+                await append(other, tenant, "b", items=b'"root"')
+        return answer
+
+    monkeypatch.setattr(store._client, "execute_command", meanwhile)
+    if change == "deleted":
+        with pytest.raises(StoreError, match="not stored"):
+            await append(store, tenant, "c", "b")
+        assert await load(store, tenant, "c") == []
+    else:
+        await append(store, tenant, "c", "b", items=b'"mine"')
+        expected = {"replaced": [b"{}", b'"second"'], "deleted and stored": [b'"root"']}
+        chain = await store.load(StoreKey(tenant, "c"))
+        assert [record.items for record in chain] == [*expected.get(change, [b"{}", b'"first"']), b'"mine"']
+    assert changed
+    await other.aclose()
+
+
+async def test_an_id_that_comes_and_goes_for_ever_is_an_error_in_the_end(
+    server: RedisServer, store: RedisStore, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(store, tenant, "a")
+    other = RedisStore(server.url)
+    real = store._client.execute_command
+
+    async def meanwhile(*command: Any, **options: Any) -> Any:
+        answer = await real(*command, **options)
+        if command[0] in {"MGET", "GET"}:
+            await append(other, tenant, "a")
+        return answer
+
+    monkeypatch.setattr(store._client, "execute_command", meanwhile)
+    with pytest.raises(StoreError, match="at the same time"):
+        await append(store, tenant, "b", "a")
+    with pytest.raises(StoreError, match="at the same time"):
+        await store.delete(StoreKey(tenant, "a"))
+    await other.aclose()
+
+
 # -- what an operation costs ------------------------------------------------------------------------------------------
 
 
@@ -318,11 +384,11 @@ async def test_what_the_server_has_evicted_is_missing_and_never_half_there(
             await load(store, tenant, "fork 2")
         return
     assert await load(store, tenant, "fork 2") == []
-    with pytest.raises(StoreError):
-        await append(store, tenant, "fork 3", "fork 2")
-    assert all(client.pttl(key) > 0 for client in [server.client()] for key in keys_of(server, store, tenant)), (
-        "what was not stored has left no key that lives for ever"
-    )
+    with server.client() as client:
+        before = {key: client.dump(key) for key in keys_of(server, store, tenant)}
+        with pytest.raises(StoreError, match="not stored"):
+            await append(store, tenant, "fork 3", "fork 2")
+        assert {key: client.dump(key) for key in keys_of(server, store, tenant)} == before
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"abc", b"abc:", b"abc:x", b"abc:-1", b"abc:99999999999", b":0"])
