@@ -7,4 +7,5 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+# Frameworks type scope and messages each in its own way: with `Any` a user's type checker lets all of their apps in.
+ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
