@@ -128,7 +128,13 @@ class AppCall:
         """Tell the app that its client has gone."""
         self.gone = True
         self._hot = False
-        self._release()
+        self.release()
+
+    def release(self) -> None:
+        """Let ``receive`` tell that it is over; not while the last chunk is on its way, or an app that listens stops."""
+        self._released = True
+        if self._over is not None:
+            self._over.set()
 
     # -- single messages ---------------------------------------------------------------------------------------------
 
@@ -154,7 +160,7 @@ class AppCall:
                     self.abort()  # nobody listens to the rest
             finally:
                 if not more:
-                    self._release()
+                    self.release()
 
     def _start(self, message: Message) -> None:
         if self.started:
@@ -229,12 +235,6 @@ class AppCall:
                 return value
         return None
 
-    def _release(self) -> None:
-        """Let ``receive`` tell that it is over; not while the last chunk is on its way, or an app that listens stops."""
-        self._released = True
-        if self._over is not None:
-            self._over.set()
-
 
 class AsgiUpstream:
     """Answers turns by the wrapped app.
@@ -280,6 +280,8 @@ class AsgiUpstream:
             self._judge(turn, call, emit, error)
         except Exception as error:  # noqa: BLE001 - whatever an app raises becomes one wire error
             self._judge(turn, call, emit, error)
+        finally:
+            call.release()  # a task that the framework has left in `receive` would wait for ever
         if call.gone or emit.ended:
             return
         if not call.started:
