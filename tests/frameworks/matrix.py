@@ -1,0 +1,167 @@
+"""What each framework does: the table of the support page, which the tests here hold against the frameworks.
+
+A test sees something, and `Server.shows` compares it with the cell. So the page is true when the tests pass, and a framework that
+changes fails the test that names the row.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+FRAMEWORKS: Final = (
+    "plain",
+    "starlette",
+    "fastapi",
+    "litestar",
+    "quart",
+    "django",
+    "blacksheep",
+    "falcon",
+    "sanic",
+)
+
+TITLES: Final = {
+    "plain": "plain ASGI",
+    "starlette": "Starlette",
+    "fastapi": "FastAPI",
+    "litestar": "Litestar",
+    "quart": "Quart",
+    "django": "Django",
+    "blacksheep": "BlackSheep",
+    "falcon": "Falcon",
+    "sanic": "Sanic",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: What the tests call it.
+        what: What the reader calls it.
+        usual: The cell of all frameworks that have none of their own; alternatives are joined by " or ".
+        cells: Cells by framework.
+        helps: What to do about it.
+    """
+
+    name: str
+    what: str
+    usual: str
+    cells: dict[str, str] = field(default_factory=dict[str, str])
+    helps: str = ""
+
+    def cell(self, framework: str) -> str:
+        """Return what stands in the column of a framework."""
+        return self.cells.get(framework, self.usual)
+
+
+def _row(name: str, what: str, usual: str, *, helps: str = "", **cells: str) -> Row:
+    return Row(name=name, what=what, usual=usual, cells=cells, helps=helps)
+
+
+ROWS: Final = (
+    _row("loop", "A loop of chained tool calls, event by event", "yes"),
+    _row("http", "HTTP on the same path", "as before"),
+    _row(
+        "helper",
+        "Its own helper for server-sent events",
+        "yes",
+        plain="has none",
+        quart="has none",
+        django="has none",
+        sanic="has none",
+        helps="`EventSourceResponse` of FastAPI and of `sse-starlette`, Litestar's `ServerSentEvent`, BlackSheep's "
+        "`ServerSentEventsResponse`, Falcon's `resp.sse`.",
+    ),
+    _row(
+        "sync",
+        "A generator without `async`",
+        "streams",
+        plain="your own loop",
+        django="all at once",
+        blacksheep="refused",
+        falcon="refused",
+        sanic="your own loop",
+        helps="Django runs such a generator to its end before it sends anything, over HTTP as well: make it `async`.",
+    ),
+    _row("turn", "`current_turn()` in the handler and its generator", "yes"),
+    _row("slow", "A client that does not read", "the generator waits"),
+    _row(
+        "gone",
+        "A client that leaves: the generator is ended by",
+        "`http.disconnect`",
+        plain="cancellation",
+        blacksheep="cancellation",
+        falcon="cancellation",
+        sanic="cancellation",
+        helps="Cancellation comes `disconnect_grace_s` (0.25 s) later, for those that do not listen. Either way the generator's "
+        "`finally` runs.",
+    ),
+    _row(
+        "log",
+        "... in the midst of a stream: what it logs",
+        "nothing",
+        sanic="an error",
+        helps="Sanic logs the `OSError` that its `send` raises then.",
+    ),
+    _row("error", "Its JSON errors: status, code, `Retry-After`", "kept"),
+    _row(
+        "raise",
+        "A handler that raises: the client is told",
+        "500, its text",
+        plain="500, ours",
+        quart="500",
+        django="500",
+        falcon="500",
+        helps="Pages in HTML are never passed on; ours names an id that stands in the log.",
+    ),
+    _row(
+        "break",
+        "A generator that raises: the turn fails by",
+        "`server_error`",
+        sanic="`upstream_stream_truncated`",
+        helps="Sanic keeps the exception to itself and ends the stream, and so does Starlette's `BaseHTTPMiddleware`.",
+    ),
+    _row(
+        "compression",
+        "Its compression",
+        "leaves turns alone",
+        sanic="has none",
+        helps="Quart, Falcon and plain ASGI were tried with Starlette's `GZipMiddleware` around them.",
+    ),
+    _row(
+        "layer",
+        "A key that its middleware demands is asked for at",
+        "the upgrade",
+        litestar="each turn",
+        helps="Litestar runs its middleware for routes only, and none takes the GET of the upgrade: give "
+        "[`authorize=`](../how-to/auth-and-tenants.md) for a refusal before the socket is open.",
+    ),
+    _row("route", "A key that the route demands is asked for at", "each turn", django="the upgrade"),
+    _row(
+        "mounted",
+        'Below a prefix: Starlette\'s `Mount("/api", ...)`',
+        "served",
+        falcon="404",
+        sanic="404",
+        helps="Falcon and Sanic do not know `root_path`, over HTTP as well: give their routes, and `path=`, the whole path.",
+    ),
+    _row("body-3", "A conversation of 3 MiB, by default", "taken", django="400"),
+    _row("body-11", "... of 11 MiB", "taken", django="400", litestar="413"),
+    _row(
+        "body-18",
+        "... of 18 MiB",
+        "taken",
+        django="400",
+        litestar="413",
+        quart="413",
+        helps="The app's limit holds for the whole conversation, since that is what it gets. Django: "
+        "`DATA_UPLOAD_MAX_MEMORY_SIZE`; Litestar: `request_max_body_size`; Quart: `MAX_CONTENT_LENGTH`. Or "
+        '`history="turn"`.',
+    ),
+)
+
+
+def cell(row: str, framework: str) -> str:
+    """Return what the page says of a framework."""
+    return next(each for each in ROWS if each.name == row).cell(framework)
