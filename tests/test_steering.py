@@ -21,6 +21,7 @@ from ws_responses import (
 )
 from ws_responses._types import ASGIApp
 from ws_responses.backends import Accepts, Delta, ToolCallDelta
+from ws_responses.safety import Safety, Verdict
 from ws_responses.settlement import Settlement, TurnRecord
 from ws_responses.testing import MemorySocket, ScriptedApp, settle, steps
 from ws_responses.testing.backends import ScriptedBackend
@@ -537,3 +538,26 @@ async def test_open_responses_does_not_know_the_frame() -> None:
     async with MemorySocket(ResponsesWebSocketMiddleware(ScriptedApp(), profile="open-responses")) as ws:
         await ws.send_json(steer("resp_1"))
         assert (await ws.receive_json())["error"]["code"] == "unknown_event_type"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_output_that_is_judged_can_be_steered(kind: Kind) -> None:
+    """What is held for its verdict and what is told of steers go by the same numbers."""
+
+    async def classify(delta: object, state: object) -> Verdict:
+        del delta, state
+        return Verdict()
+
+    house = House(kind, safety=Safety(classify, output="windows"))
+    house.say_items(("reasoning", "hm"), ("text", "never"), hold_after=1)
+    house.say_items(("text", "Stopped."))
+    async with house.socket() as ws:
+        await ws.send_json(create("Go."))
+        await ws.send_json(steer(await begun(ws)))
+        await settle()
+        house.go_on()
+        events = await until(ws, "completed")
+
+    assert life(events) == ["created", "steer.accepted", "incomplete", "created", "completed"]
+    check_numbers(events)
+    assert "never" not in json.dumps(events)
