@@ -57,10 +57,6 @@ class CurrentTurn:
         unjudged: Inference runs while the input is still judged (``mode="beside"``): nothing of it may be stored yet.
         route_name: Name of the route that serves the turn, for its record (set by the engine).
         usage_so_far: Gives the usage as encoded JSON, or None, for the record of a turn that is cut off (set by the engine).
-        judgement: What the classifiers said of the input; None if nothing was judged before inference.
-        unjudged: Inference runs while the input is still judged (``mode="beside"``): nothing of it may be stored yet.
-        route_name: Name of the route that serves the turn, for its record (set by the engine).
-        usage_so_far: Gives the usage as encoded JSON, or None, for the record of a turn that is cut off (set by the engine).
         vocabulary: Names the format and vocabulary of recorded token ids.
         steered: The response is to end at the next border between its items, as ``response.incomplete`` ("steered"), unless it
             waits for tool outputs or ends by itself (set while the turn runs; for an upstream that ``steers``).
