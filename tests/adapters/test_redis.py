@@ -276,6 +276,10 @@ async def test_what_changes_between_two_commands_is_looked_at_anew(
         chain = await store.load(StoreKey(tenant, "c"))
         assert [record.items for record in chain] == [*expected.get(change, [b"{}", b'"first"']), b'"mine"']
     assert changed
+    with server.client() as client:
+        branches = [key for key in keys_of(server, store, tenant) if b":b:" in key]
+        ids = [value for key in branches for field, value in client.hgetall(key).items() if field.startswith(b"i")]
+    assert ids.count(b"c") == (0 if change == "deleted" else 1), "what was replaced is not left behind"
     await other.aclose()
 
 

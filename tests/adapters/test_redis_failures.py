@@ -1,5 +1,6 @@
 """What becomes of chains when the Redis server stops, hangs, is full or starts anew: an error or a miss, never a wrong answer."""
 
+import gc
 import random
 import signal
 from collections.abc import AsyncGenerator, Generator
@@ -103,6 +104,22 @@ async def test_callers_that_give_up_on_a_slow_server_get_nobody_elses_answer(
         assert record.items == b'"%s"' % tenant.encode()
     await store.aclose()
     assert not store._operations._running
+
+
+async def test_a_failure_that_nobody_waits_for_is_not_logged(
+    server: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio would log the whole exception of a task that nobody has asked for it."""
+    await append(store, "t", "a")
+    server.signal(signal.SIGSTOP)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(load, store, "t", "a")
+        await settle()
+        tasks.cancel_scope.cancel()
+    await store._operations.wait()
+    gc.collect()
+    server.signal(signal.SIGCONT)
+    assert "never retrieved" not in caplog.text
 
 
 async def test_an_append_ends_although_its_caller_has_gone(server: RedisServer, store: RedisStore) -> None:
