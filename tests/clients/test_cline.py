@@ -31,7 +31,8 @@ def test_a_tool_loop_over_http(serve: Serve, tmp_path: Path) -> None:
     server = serve("engine")
     home = tmp_path / "cline"
     configure(home, server.base_url)
-    env = programs.environment(home)
+    # "local": no process that stays behind and serves other starts.
+    env = programs.environment(home, CLINE_SESSION_BACKEND_MODE="local", CLINE_NO_AUTO_UPDATE="1")
     ask: Command = (BINARY, "-P", PROVIDER, "-m", MODEL, "run the tool")
     result = run_held(lambda: programs.run(ask, home=home, env=env), Gate(home), output=OUTPUT)
 
