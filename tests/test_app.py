@@ -473,6 +473,23 @@ async def test_a_bad_page_is_a_400(query: str, param: str) -> None:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
+async def test_items_that_came_with_the_same_id_are_listed_once_each() -> None:
+    """A client that asks for page after page would go round in circles."""
+    items = [{"id": name, "role": "user", "content": text} for name, text in zip("abaca", "12345", strict=True)]
+    async with client(open_app()) as http:
+        created = await http.post("/v1/responses", json={"model": "m", "input": items})
+        url = f"/v1/responses/{created.json()['id']}/input_items"
+        for order, expected in (("asc", "12345"), ("desc", "54321")):
+            found: list[str] = []
+            page: dict[str, Any] = {"has_more": True}
+            while page["has_more"] and len(found) < 9:
+                after = {"after": page["last_id"]} if found else {}
+                page = (await http.get(url, params={"limit": 1, "order": order, **after})).json()
+                found += input_texts(page)
+            assert "".join(found) == expected
+            assert not page["has_more"]
+
+
 async def test_models_are_listed() -> None:
     async with client(open_app()) as http:
         listed = (await http.get("/v1/models")).json()

@@ -18,6 +18,8 @@ from ws_responses.testing import ScriptedApp, ScriptedModel, settle, steps
 SIZES = [pytest.param(-1, id="n-1"), pytest.param(0, id="n"), pytest.param(1, id="n+1")]
 
 COVERED = {
+    "max_pending_steers": "test_steering.test_so_many_may_be_pending",
+    "max_pending_steer_bytes": "test_steering.test_so_many_bytes_may_be_pending",
     "max_frame_bytes": "test_limits_shell.test_frame_bytes",
     "max_request_bytes": "test_limits_shell.test_bytes_of_the_rebuilt_request",
     "max_queued_creates": "test_limits_shell.test_queued_creates",
@@ -56,7 +58,7 @@ def test_every_limit_has_its_test() -> None:
     folder = Path(__file__).parent
     functions = {
         f"{path.stem}.{node.name}"
-        for path in folder.glob("test_*.py")
+        for path in (*folder.glob("test_*.py"), *folder.glob("protocol/test_*.py"))
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

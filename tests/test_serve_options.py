@@ -196,7 +196,7 @@ def test_every_option_is_documented_with_its_default(parser: argparse.ArgumentPa
     page = (Path(__file__).parents[1] / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
     rows = {
         line.split("`")[1].split()[0]: line
-        for line in page.partition(heading)[2].splitlines()
+        for line in page.partition(heading)[2].partition("\n## ")[0].splitlines()
         if line.startswith("| `--")
     }
     options = [action for action in parser._actions if action.option_strings and action.dest != "help"]

@@ -1,7 +1,7 @@
 """The list of a stored response's input items, in pages (API reference, ``GET /responses/{id}/input_items``)."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -32,7 +32,7 @@ def input_items(records: Sequence[Record], query: bytes) -> dict[str, Any]:
     limit, order, after = _parameters(query)
     items = [item for record in records[:-1] for item in split_items(record.items[record.history_at :])]
     items += records[-1].input_items()
-    named = [_named(item, place) for place, item in enumerate(items)]
+    named = _all_named(items)
     if order == "desc":
         named.reverse()
     if after is not None:
@@ -61,12 +61,24 @@ def _parameters(query: bytes) -> tuple[int, str, str | None]:
     return int(text), order, given.get("after")
 
 
-def _named(item: bytes, place: int) -> tuple[str, bytes]:
-    """Return an item with its id; one that came without gets one that stays the same from call to call."""
+def _all_named(items: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    """Return the items with ids that tell them apart: with two of the same, ``after`` would lead back to the first."""
+    named: list[tuple[str, bytes]] = []
+    taken: set[str] = set()
+    for place, item in enumerate(items):
+        name, shown = _named(item, place, taken)
+        taken.add(name)
+        named.append((name, shown))
+    return named
+
+
+def _named(item: bytes, place: int, taken: Container[str]) -> tuple[str, bytes]:
+    """Return an item with its id; one that came without, or with a taken one, gets one that stays the same from call to call."""
     members = _decode_members(item)
     given = members.get("id")
-    if given is not None and bytes(given) != b"null":
-        return str(msgspec.json.decode(given)), item
+    own = None if given is None else msgspec.json.decode(given)
+    if isinstance(own, str) and own not in taken:
+        return own, item
     kind = members.get("type")
     prefix = "msg" if kind is None or bytes(kind) == b'"message"' else "item"
     name = f"{prefix}_{hashlib.sha256(b'%d:' % place + item).hexdigest()[:32]}"

@@ -487,7 +487,8 @@ class ResponsesWebSocketMiddleware:
             await send_error(send, error)
 
     def _is_create(self, scope: Scope) -> bool:
-        return route_path(scope) in (*self._settings.paths, self._settings.inner_path)
+        paths = (*self._settings.paths, self._settings.inner_path or "")
+        return _plain_path(route_path(scope)) in map(_plain_path, paths)
 
     # -- DELETE ------------------------------------------------------------------------------------------------------
 
@@ -515,3 +516,8 @@ class ResponsesWebSocketMiddleware:
             return  # not ours to judge: the app has let it pass, but we do not know who it is
         if response_id is not None:
             await self.registry.forget(guest.tenant, response_id)
+
+
+def _plain_path(path: str) -> str:
+    """Return a path without needless slashes: some routers take one with them for the same, which must be no way round."""
+    return "/".join(filter(None, path.split("/")))

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
+from cachetools import LRUCache
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -40,6 +41,9 @@ logger = logging.getLogger("ws_responses.connection")
 store_logger = logging.getLogger("ws_responses.store")
 
 T = TypeVar("T")
+
+_BLOCKED_IDS = 4096
+"""Responses remembered that were blocked, by whose ids nothing may go on; about 1 MB."""
 
 ANONYMOUS = "anonymous"
 """Tenant of all clients without credentials, with ``anonymous_tenant="shared"``."""
@@ -147,6 +151,7 @@ class Registry:
         self.connections: set[Connection] = set()
         self.draining = False
         self.deletions = 0
+        self._blocked: LRUCache[tuple[str, str], None] = LRUCache(_BLOCKED_IDS)
         self._loads: SingleFlight[tuple[StoreKey, int], Sequence[Record]] = SingleFlight()
         self._tenant_key = tenant_key or secrets.token_bytes(32)
         self._turns = count(1)
@@ -283,6 +288,14 @@ class Registry:
         for connection in theirs:
             connection.disconnect(reason)
         return len(theirs)
+
+    def block(self, tenant: str, response_id: str) -> None:
+        """Let a response whose output was blocked not be continued, also where the app itself knows it."""
+        self._blocked[tenant, response_id] = None
+
+    def is_blocked(self, tenant: str, response_id: str) -> bool:
+        """Whether that is so; the oldest are forgotten."""
+        return (tenant, response_id) in self._blocked
 
     # -- the store ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.lowlevel import checkpoint
 from msgspec import Raw
@@ -33,7 +33,7 @@ from ws_responses.turn_record import turn_record
 from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members, warm_up_response
-from ws_responses.upstreams.reading import is_closing
+from ws_responses.upstreams.reading import is_closing, without_output
 from ws_responses.upstreams.repair import TurnEnd, TurnStream
 from ws_responses.validation import CallState, check_input, check_output, heads_of, starts_base
 from ws_responses.wrapped_tokens import keep_rendered, render_turn
@@ -76,6 +76,15 @@ def _keep_alone(raw: bytes) -> Interned:
     return Interned(raw)
 
 
+class _End(NamedTuple):
+    """How a turn ends."""
+
+    frame: bytes | None
+    outcome: str
+    code: str | None
+    usage: bytes | None
+
+
 class TurnRun:
     """A running turn: its steps, and the place where its upstream's events go (the ``Emit`` contract).
 
@@ -106,6 +115,7 @@ class TurnRun:
         self._settled = connection.settling is None
         self._shares = False
         self._skipped = 0
+        self._closing: _End | None = None
         self._ending = NO_RESPONSE
         self._numbered = False
         self._untold: list[TellSteer] = []
@@ -254,13 +264,18 @@ class TurnRun:
         if self.ended:
             return
         if parent is None:
-            if self._connection.history == "forward" and not self._connection.cache.has_failed(parent_id):
+            if self._connection.history == "forward" and not self._is_refused(parent_id):
                 return  # an id that the app may know
             raise PreviousResponseNotFound(parent_id)
         self._parent = self.info.parent = parent
         self._connection.cache.pin(parent.id)
         if create.store is True and not parent.record.store:
             raise InvalidStoreTransition(parent_id)
+
+    def _is_refused(self, parent_id: str) -> bool:
+        """Whether nothing may go on from a response, although the app may know it."""
+        connection = self._connection
+        return connection.cache.has_failed(parent_id) or connection.registry.is_blocked(connection.tenant, parent_id)
 
     def _validate(self) -> None:
         """Step 2: the delta, with what the parent's state carries; what is kept of the frame is copied here."""
@@ -303,6 +318,7 @@ class TurnRun:
         create = self.turn.create
         prepare = getattr(self._connection.upstream, "warm_up", None)
         if prepare is not None:
+            self._ran = True
             await prepare(self.info)
         done = warm_up_response(create, self.stream.response_id, int(time.time()))
         done["store"] = self.info.may_store
@@ -322,7 +338,7 @@ class TurnRun:
         self.turn.heard += 1
 
     async def _event(self, payload: bytes) -> None:
-        if self.ended:
+        if self.ended or self._closing is not None:
             await self._skip(payload)
             return
         if self._is_cut_here() and not is_closing(payload):
@@ -385,7 +401,7 @@ class TurnRun:
 
     async def fail(self, error: WireError) -> None:
         """End the turn by an error: one closing event, and the parent evicted if the turn had run on its lane."""
-        if self.ended:
+        if self.ended or self._closing is not None:
             return
         if error.ran:
             self._evict_parent()
@@ -404,17 +420,25 @@ class TurnRun:
         """
         if self.ended:
             return
-        connection = self._connection
-        frame = None
-        if error is not None:
-            frame = self._failure(error)
-            self._ending = Ending(message=error.message)
-            if error.ran:
-                self._evict_parent()
-        actions = self._settle("gone" if error is None else "aborted", error.code if error is not None else None)
+        connection, end = self._connection, self._closing
+        if end is None:
+            end = self._cut_off(error)
+        actions = self._settle(end.outcome, end.code, end.usage)
+        # One that was over but for its record has ended as that says, and so its client is told.
+        frame = None if error is None else end.frame
         if frame is not None:
             connection.post_first(frame)
         connection.perform(self._told(actions))
+
+    def _cut_off(self, error: WireError | None) -> "_End":
+        """Return how the turn ends that is ended from outside."""
+        if error is None:
+            return _End(None, "gone", None, None)
+        frame = self._failure(error)
+        self._ending = Ending(message=error.message)
+        if error.ran:
+            self._evict_parent()
+        return _End(frame, "aborted", error.code, None)
 
     def mute(self) -> None:
         """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
@@ -443,7 +467,7 @@ class TurnRun:
         if end.kind == events.FAILED:
             self._evict_parent()
             code = failure_code(end.frame)
-        elif not self._is_blocked():
+        elif self._may_go_on(end):
             node = self._commit(end)
             if node is not None:
                 await self._connection.store_node(node)
@@ -460,8 +484,9 @@ class TurnRun:
             return
         connection = self._connection
         if connection.settling is not None and connection.settling.before_terminal:
-            # Before the lane is free: what its next turn writes must come after this.
-            self._settled = True
+            # Before the lane is free: what its next turn writes must come after this. And nothing else of its upstream may: an
+            # app can have more than one task.
+            self._settled, self._closing = True, _End(frame, outcome, code, usage)
             await connection.settling.settle(self._turn_record(outcome, code, usage))
             if self.turn.phase is TurnPhase.ENDED:
                 return  # aborted meanwhile
@@ -544,11 +569,22 @@ class TurnRun:
         """Id of the response as the client was told it; None if it was told none."""
         return self._response_id or (self.stream.response_id if self.stream.created else None)
 
+    @property
     def _is_blocked(self) -> bool:
-        """Whether a classifier has blocked the answer: its id cannot be continued then."""
+        """Whether a classifier has blocked the answer."""
         judgement = None if self._safety is None else self._safety.judgement
-        safety = self._connection.settings.safety
-        return judgement is not None and judgement.blocked and not (safety is not None and safety.continue_blocked)
+        return judgement is not None and judgement.blocked
+
+    def _may_go_on(self, end: TurnEnd) -> bool:
+        """Whether the response can be continued; of one that was blocked there is only what was sent."""
+        connection = self._connection
+        if not self._is_blocked:
+            return True
+        self.info.forget_answer(without_output(end.frame))
+        assert connection.settings.safety is not None
+        if not connection.settings.safety.continue_blocked:
+            connection.registry.block(connection.tenant, end.response_id)
+        return connection.settings.safety.continue_blocked
 
     def _evict_parent(self) -> None:
         parent = self._parent
@@ -595,6 +631,8 @@ class TurnRun:
         assert self._calls is not None
         store = self._may_be_stored()
         base = self.info.base or base_at is not None
+        # What was not judged the app was not to store; of what was blocked it may have stored all.
+        differs = self.info.unjudged or self._is_blocked
         record = Record(
             id=end.response_id,
             parent_id=parent.id if parent is not None else None,
@@ -609,7 +647,7 @@ class TurnRun:
             status=intern(end.status),
             sampled=self.info.sampled,
             response=self.info.response if self.info.may_store else None,
-            known_to_app=connection.app_keeps(create, own_id=end.own_id),
+            known_to_app=not differs and connection.app_keeps(create, own_id=end.own_id),
             app_parent_id=create.previous_response_id if parent is None and not base else None,
         )
         stored = store and connection.stores

@@ -272,5 +272,6 @@ class TurnAnswer:
         try:
             return renderer.extend(state, output) if sampled is None else renderer.answered(state, sampled)
         except CannotRender as error:
-            logger.warning("route %s: an answer cannot be rendered as history: %s", plan.route.name, error)
+            # Without its message: that may repeat what was sampled.
+            logger.warning("route %s: an answer cannot be rendered as history (%s)", plan.route.name, error.param)
             return None

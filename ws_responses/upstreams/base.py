@@ -162,6 +162,16 @@ class CurrentTurn:
         if "instructions" in body:
             self.interned_instructions = intern(bytes(body["instructions"]))
 
+    def forget_answer(self, response: bytes) -> None:
+        """Keep nothing of what the upstream has said beyond what was sent of it (for the turn's steps).
+
+        Args:
+            response: What the client was told at the end, without the output.
+        """
+        self.kept = None
+        self._sampled = None
+        self.response = response
+
     def share(self, interner: Interner) -> None:
         """Keep for the connection what was kept for this turn alone (for the turn's steps)."""
         if self.interned_tools is not None:

@@ -149,6 +149,13 @@ def response_of(members: Mapping[str, Raw]) -> dict[str, Raw] | None:
         return None
 
 
+def without_output(event: bytes) -> bytes:
+    """Return the response object of a closing event as records keep it: encoded, without its output."""
+    response = response_of(decode_members(event)) or {}
+    response.pop("output", None)
+    return encode(response)
+
+
 def text_of(value: Raw | None) -> str | None:
     """Return a text, None for any other value."""
     if value is None:
