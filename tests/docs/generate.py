@@ -156,7 +156,7 @@ def _described(kind: type, how: str) -> list[str]:
     ]
 
 
-_INTERNAL: Final = frozenset({"keep", "share", "serve_post", "bytes_since"})
+_INTERNAL: Final = frozenset({"keep", "share", "serve_post", "bytes_since", "forget_answer"})
 """Public by their name only: for the steps of a turn."""
 
 
