@@ -69,10 +69,10 @@ async def test_litestar_never_shows_a_socket_to_its_middleware() -> None:
         return answer(data)
 
     ours: Any = ResponsesWebSocketMiddleware
-    inside: Any = Litestar([create_response], middleware=[DefineMiddleware(ours)])
+    inside: Any = Litestar([create_response], middleware=[DefineMiddleware(ours)], logging_config=None)
     async with MemorySocket(inside) as ws:
         assert not ws.accepted
-    async with MemorySocket(ResponsesWebSocketMiddleware(Litestar([create_response]))) as ws:
+    async with MemorySocket(ResponsesWebSocketMiddleware(Litestar([create_response], logging_config=None))) as ws:
         *_, last = await ws.turn({"model": "m", "input": "hi"})
     assert last["type"] == "response.completed"
 
