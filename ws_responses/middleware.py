@@ -60,11 +60,13 @@ class _Probe:
         self._headers: list[tuple[bytes, bytes]] = []
         self._body = b""
         self._asked = False
+        self.over = anyio.Event()
 
     async def receive(self) -> Message:
         if self._asked:
             # The client stays until it has the answer: an app that listens would else stop before it gives one.
-            await anyio.sleep_forever()
+            await self.over.wait()
+            return {"type": "http.disconnect"}
         self._asked = True
         return {"type": "http.request", "body": b"", "more_body": False}
 
@@ -421,10 +423,13 @@ class ResponsesWebSocketMiddleware:
             _AppRefusal: They do.
         """
         probe = _Probe()
-        with self._settings.clock.move_on_after(self._settings.limits.probe_timeout_s) as probe.scope:
-            # In a task, and so in a context, of its own: what the app sets in it must not reach the turns.
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._ask_app, inner, probe)
+        try:
+            with self._settings.clock.move_on_after(self._settings.limits.probe_timeout_s) as probe.scope:
+                # In a task, and so in a context, of its own: what the app sets in it must not reach the turns.
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._ask_app, inner, probe)
+        finally:
+            probe.over.set()  # a task that the framework has left in `receive` would wait for ever
         if probe.refusal is not None:
             # Not made before: an exception that is kept keeps the frames that it went through, and with them itself.
             raise _AppRefusal(*probe.refusal)

@@ -73,7 +73,6 @@ async def test_listener_ends_with_its_turn(respond: Respond) -> None:
     assert (len(app.listeners), app.left) == (1, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="the probe never tells the app that it is over")
 @pytest.mark.parametrize("respond", [breaks, returns, waits])
 async def test_listener_ends_with_the_probe(respond: Respond) -> None:
     """Without this each upgrade leaves a task behind, for as long as the process lives."""
