@@ -7,14 +7,10 @@ from tests.frameworks.process import Server
 pytestmark = pytest.mark.servers
 
 SOCKETS = 5
-LISTENS_APART = {"quart", "django"}
-"""They listen for `http.disconnect` in a task that a cancelled request leaves to itself."""
 
 
-def test_no_task_stays_behind(server: Server, request: pytest.FixtureRequest) -> None:
+def test_no_task_stays_behind(server: Server) -> None:
     """Without this each upgrade and each turn could cost memory for as long as the process lives."""
-    if server.framework in LISTENS_APART:
-        request.applymarker(pytest.mark.xfail(reason="the probe at the upgrade never tells the app that it is over"))
     for _ in range(SOCKETS):
         with server.connect() as client:
             client.turn()
