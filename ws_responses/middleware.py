@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.clock import Clock, MonotonicClock
@@ -36,6 +37,8 @@ logger = logging.getLogger("ws_responses.connection")
 
 _PROBE_BODY_BYTES = 65536
 _REFUSALS = (401, 403)
+_ROUNDS = 16
+"""Django's listener ends in a few; cancelled at once it leaves an exception that nobody awaits."""
 _KEPT_OF_REFUSAL = (b"www-authenticate", b"content-type", b"retry-after")
 
 
@@ -79,12 +82,19 @@ class _Probe:
                 if bytes(name).lower() in _KEPT_OF_REFUSAL
             ]
             if self._status not in _REFUSALS:
-                self.scope.cancel()
+                await self._end()
         elif message["type"] == "http.response.body" and self._status in _REFUSALS:
             self._body += bytes(message.get("body", b""))
             if not message.get("more_body") or len(self._body) > _PROBE_BODY_BYTES:
                 self.refusal = (self._status, self._headers, self._body[:_PROBE_BODY_BYTES])
-                self.scope.cancel()
+                await self._end()
+
+    async def _end(self) -> None:
+        """End the call: tell the app first, and give what listens for that a few rounds of the loop to end in order."""
+        self.over.set()
+        for _ in range(_ROUNDS):
+            await checkpoint()
+        self.scope.cancel()
 
 
 class ResponsesWebSocketMiddleware:
