@@ -24,7 +24,7 @@ from tests.frameworks import source
 from ws_responses import Limits, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 
-PATHS: Final = (source.PATH, source.GUARDED, source.HELPED)
+PATHS: Final = (source.PATH, source.GUARDED, source.HELPED, source.WHOLE_PATH.removeprefix("/api"))
 LIFESPAN: Final[Scope] = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
 
 

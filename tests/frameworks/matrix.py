@@ -144,7 +144,7 @@ ROWS: Final = (
         "served",
         falcon="404",
         sanic="404",
-        helps="Falcon and Sanic do not know `root_path`, over HTTP as well: give their routes, and `path=`, the whole path.",
+        helps="Falcon and Sanic do not know `root_path`, over HTTP as well: give their routes the whole path; `path=` stays the one below the prefix.",
     ),
     _row("body-3", "A conversation of 3 MiB, by default", "taken", django="400"),
     _row("body-11", "... of 11 MiB", "taken", django="400", litestar="413"),

@@ -30,6 +30,9 @@ GUARDED: Final = "/guarded/v1/responses"
 HELPED: Final = "/helped/v1/responses"
 """A route that streams by the framework's own helper for server-sent events, where it has one."""
 
+WHOLE_PATH: Final = "/api/whole/v1/responses"
+"""A route of frameworks that know no `root_path`, with the prefix of the mounted app."""
+
 Layer: TypeAlias = Literal["none", "key", "gzip"]
 """What lies around all routes of an app: nothing, a check of the key, or compression."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.frameworks.matrix import cell
 from tests.frameworks.process import Server
-from tests.frameworks.source import EVENT_STREAM, HELPED, KEY, PATH
+from tests.frameworks.source import EVENT_STREAM, HELPED, KEY, PATH, WHOLE_PATH
 from tests.servers.client import Client, response_of
 
 pytestmark = pytest.mark.servers
@@ -113,6 +113,8 @@ def test_below_a_prefix(server: Server) -> None:
     if last["type"] == "error":
         assert last["status"] == status
         server.shows("mounted", status)
+        with server.connect("mounted", path=WHOLE_PATH) as client:
+            assert client.turn()[-1]["type"] == "response.completed"
         return
     assert (last["type"], status) == ("response.completed", 200)
     server.shows("mounted", "served")

@@ -53,5 +53,6 @@ def build(layer: source.Layer) -> ASGIApp:
     api: Any = App(middleware=[CheckKey()]) if layer == "key" else App()
     api.add_route(source.PATH, CreateResponse())
     api.add_route(source.GUARDED, Guarded())
+    api.add_route(source.WHOLE_PATH, CreateResponse())
     api.add_route(source.HELPED, Helped())
     return GZipMiddleware(api) if layer == "gzip" else api  # it has none of its own

@@ -45,6 +45,7 @@ def build(layer: source.Layer) -> ASGIApp:
     api.config.TOUCHUP = False  # it rewrites the code of Sanic itself, once per process: there are several apps here
     api.add_route(create_response, source.PATH, methods=["POST"], name="create")
     api.add_route(check_bearer(create_response), source.GUARDED, methods=["POST"], name="guarded")
+    api.add_route(create_response, source.WHOLE_PATH, methods=["POST"], name="whole")
     if layer == "key":
         api.register_middleware(refusal, "request")
     app: ASGIApp = api  # it has no compression, and its headers are none that Starlette's could take

@@ -1,0 +1,101 @@
+"""One third-party app, wrapped in one line per history mode, a chat completions server for the one that needs it, and a way to look inside.
+
+    HOST_APP=fastresponses INNER_PATH=/v1/responses uvicorn tests.host_apps.harness:app
+
+The header `x-app` names the history mode.
+"""
+
+import importlib
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tests.host_apps import script
+from ws_responses import Limits, ResponsesWebSocketMiddleware
+from ws_responses._types import ASGIApp, Receive, Scope, Send
+
+PATH: Final = "/v1/responses"
+
+
+async def complete(request: Request) -> Response:
+    """Answer as a chat completions server does."""
+    body = await request.json()
+    model, kinds = body["model"], [message["role"] for message in body["messages"]]
+    try:
+        script.begin(model)
+    except RuntimeError as error:
+        return JSONResponse({"error": {"message": str(error)}}, 500)
+    if script.wants_call(model, kinds, tools=bool(body.get("tools"))):
+        return StreamingResponse(call(), media_type="text/event-stream")
+    return StreamingResponse(text(model, len(kinds)), media_type="text/event-stream")
+
+
+async def call() -> AsyncIterator[str]:
+    function = {"name": script.TOOL_NAME, "arguments": script.ARGUMENTS}
+    yield chunk(
+        {"tool_calls": [{"index": 0, "id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}]}
+    )
+    yield chunk({}, "tool_calls")
+    yield "data: [DONE]\n\n"
+
+
+async def text(model: str, items: int) -> AsyncIterator[str]:
+    async for piece in script.pieces(model, items):
+        yield chunk({"content": piece})
+    yield chunk({}, "stop")
+    yield "data: [DONE]\n\n"
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
+    choice = {"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": finish}
+    body = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "fake", "choices": [choice]}
+    return f"data: {json.dumps(body)}\n\n"
+
+
+class Harness:
+    """The app, wrapped."""
+
+    def __init__(self, name: str) -> None:
+        module = importlib.import_module(f"tests.host_apps.apps.{name}_app")
+        self._api: ASGIApp = module.api
+        inner = os.environ["INNER_PATH"]
+        limits = Limits(close_timeout_s=0.5)
+        self._modes = {
+            mode: ResponsesWebSocketMiddleware(module.api, path=PATH, inner_path=inner, history=mode, limits=limits)
+            for mode in ("replay", "forward")
+        }
+        self._chat = Starlette(routes=[Route("/chat/v1/chat/completions", complete, methods=["POST"])])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Route by path and header."""
+        if scope["type"] == "lifespan":
+            await self._modes["replay"](scope, receive, send)
+        elif scope["path"].startswith("/control/"):
+            answer = JSONResponse(getattr(self, scope["path"].rpartition("/")[2])())
+            await answer(scope, receive, send)
+        elif scope["path"].startswith("/chat/"):
+            await self._chat(scope, receive, send)
+        else:
+            await self._modes[dict(scope["headers"]).get(b"x-app", b"replay").decode()](scope, receive, send)
+
+    def gauges(self) -> dict[str, int]:
+        """What is open and running."""
+        return {
+            "connections": sum(each.connections for each in self._modes.values()),
+            "turns": sum(each.running_turns for each in self._modes.values()),
+            "handlers": script.counts["open"],
+        }
+
+    def calls(self) -> dict[str, int]:
+        """Return how often a handler was called."""
+        return {"calls": script.counts["calls"]}
+
+
+app = Harness(os.environ["HOST_APP"])
