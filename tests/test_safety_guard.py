@@ -463,7 +463,7 @@ async def test_an_upstream_that_never_waits_lets_others_run_after_its_end() -> N
             for payload in stream:
                 await emit.event(payload)
             tasks.start_soon(other)
-            for _ in range(3 * 64):
+            for _ in range(32 * 64):
                 await emit.event(stream[0])
             assert ran
 
