@@ -101,7 +101,7 @@ async def test_ctrl_c_ends_a_script(served: tuple[ScriptedApp, str]) -> None:
 
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert app.disconnected == 1
+    assert [request.outcome for request in app.requests] == ["disconnected"]
 
 
 async def test_a_reader_that_leaves_is_no_traceback(served: tuple[ScriptedApp, str]) -> None:
@@ -167,7 +167,7 @@ async def test_at_a_terminal_ctrl_c_stops_an_answer_and_the_chain_goes_on(served
         os.close(tty)
     await app.wait_idle()
 
-    assert app.disconnected == 1
+    assert [request.outcome for request in app.requests] == ["finished", "disconnected", "finished"]
     said = [item["content"] for item in app.requests[2].input if item.get("role") == "user"]
     assert said == ["one", "three"]
 
