@@ -14,7 +14,7 @@ TESTS ?= not clients and not slow
 ARGS ?=
 PYTEST = $(BIN)/python -m pytest -q
 
-.PHONY: help demo test slow fuzz check format servers clients bench soak clean distclean
+.PHONY: help demo test slow fuzz check format servers clients docs bench soak clean distclean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ servers: $(STAMP) ## tests on real ASGI servers: uvicorn, hypercorn, granian, da
 clients: $(STAMP) ## tests with real third-party clients (sets up node packages)
 	@bash tests/clients/setup.sh
 	@$(PYTEST) -m "clients" $(ARGS)
+
+docs: $(STAMP) ## the documentation as a site, in build/docs/site; fails at a link that leads nowhere
+	@$(BIN)/python -m tests.docs.site
 
 bench: $(STAMP) ## the benchmarks: prints ratios, draws pictures into bench-out/
 	@$(BIN)/python -m ws_responses bench $(ARGS)
