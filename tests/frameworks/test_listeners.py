@@ -83,7 +83,6 @@ async def test_listener_ends_with_the_probe(respond: Respond) -> None:
     assert (len(app.listeners), app.left) == (1, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="the inner request accepts an event stream only")
 async def test_errors_of_an_app_that_negotiates() -> None:
     """Without this an app that looks at `Accept` gives its errors without a text (Falcon), or refuses (Django REST framework)."""
 

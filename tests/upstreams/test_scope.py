@@ -40,7 +40,7 @@ def headers_of(headers: Any, **options: Any) -> list[tuple[bytes, bytes]]:
 
 
 ADDED = [
-    (b"accept", b"text/event-stream"),
+    (b"accept", b"text/event-stream, application/json"),
     (b"accept-encoding", b"identity"),
     (b"content-type", b"application/json"),
     (b"content-length", b"2"),
@@ -321,7 +321,7 @@ def test_headers_of_any_handshake(handshake: list[Any], length: int, method: str
     assert result_names == [name.lower() for name in result_names]
     assert not FORBIDDEN.intersection(result_names)
     assert not any(name.startswith((b"sec-websocket-", b"proxy-")) for name in result_names)
-    assert [value for name, value in result if name == b"accept"] == [b"text/event-stream"]
+    assert [value for name, value in result if name == b"accept"] == [b"text/event-stream, application/json"]
     assert [value for name, value in result if name == b"accept-encoding"] == [b"identity"]
     assert b"content-encoding" not in result_names
     has_body = method == "POST"

@@ -24,8 +24,13 @@ _CONNECTION_PREFIXES = (b"proxy-", b"sec-websocket-")
 # either; the ones that a turn needs are added anew.
 _CONTENT_HEADERS = frozenset({b"content-type", b"content-encoding", b"accept", b"accept-encoding"})
 
-# `identity`, because a compressing layer in the app would hide the events.
-_ANSWER_HEADERS: tuple[Header, ...] = ((b"accept", b"text/event-stream"), (b"accept-encoding", b"identity"))
+# JSON too, or frameworks that negotiate drop the text of their errors (Falcon),
+# or refuse (Django REST framework). `identity`, because a compressing layer in
+# the app would hide the events.
+_ANSWER_HEADERS: tuple[Header, ...] = (
+    (b"accept", b"text/event-stream, application/json"),
+    (b"accept-encoding", b"identity"),
+)
 _JSON_BODY: Header = (b"content-type", b"application/json")
 # RFC 3986 `pchar` and the slash; letters, digits and `-._~` are always safe.
 _PATH_SAFE = "/:@!$&'()*+,;="
