@@ -18,11 +18,12 @@ from ws_responses import (
     Principal,
     ResponsesApp,
     ResponsesEngine,
+    ResponsesWebSocketMiddleware,
     Unauthorized,
     WireError,
 )
 from ws_responses.errors import UpstreamError
-from ws_responses.testing import MemorySocket, ResponseBuilder, settle
+from ws_responses.testing import FakeClock, MemorySocket, ResponseBuilder, ScriptedApp, settle
 from ws_responses.testing.backends import ScriptedBackend
 from ws_responses.testing.builder import numbered
 from ws_responses.upstreams.base import Emit
@@ -318,6 +319,75 @@ async def test_the_body_is_bounded_as_a_frame_is(more: int, status: int) -> None
     size = room if status == 200 else limit - len(start) - len(end) + more
     sent = await post(app, start + b"x" * size + end)
     assert sent[0]["status"] == status
+
+
+class Trickle:
+    """A client that sends half of its body, and the rest when it is told to."""
+
+    def __init__(self) -> None:
+        self.rest = anyio.Event()
+        self.sent: list[Any] = []
+        self._parts = [b'{"input":"hi"', b"}"]
+
+    async def receive(self) -> Any:
+        if not self._parts:
+            await anyio.sleep_forever()
+        if len(self._parts) == 1:
+            await self.rest.wait()
+        return {"type": "http.request", "body": self._parts.pop(0), "more_body": bool(self._parts)}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["engine", "guarded app"])
+@pytest.mark.parametrize(("after_s", "status"), [(119, 200), (120, 408), (121, 408)])
+async def test_a_body_has_so_much_time(after_s: float, status: int, guarded: bool) -> None:
+    """A client that sends slowly, or stops in the middle, would hold the place of a connection for ever."""
+    clock = FakeClock()
+    app: Any = open_app(clock=clock)
+    if guarded:
+        app = ResponsesWebSocketMiddleware(ScriptedApp(), clock=clock, quota=lambda _: None)
+    middleware = app if guarded else app.middleware
+    trickle = Trickle()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app, http_scope(), trickle.receive, trickle.send)
+        await settle()
+        assert middleware.registry.ledger.connections == 1
+        await clock.advance(after_s)
+        trickle.rest.set()
+        await settle()
+        tasks.cancel_scope.cancel()
+
+    assert trickle.sent[0]["status"] == status
+    assert middleware.registry.ledger.connections == 0
+    if status == 408:
+        assert json.loads(trickle.sent[1]["body"])["error"]["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize(("version", "closes"), [("1.1", True), ("2", False)])
+async def test_the_rest_of_a_body_that_is_late_is_not_waited_for(version: str, closes: bool) -> None:
+    """RFC 9110 wants ``connection: close`` with 408; RFC 9113 forbids it, and h2 raises."""
+    clock = FakeClock()
+    app = open_app(clock=clock)
+    trickle = Trickle()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app, http_scope() | {"http_version": version}, trickle.receive, trickle.send)
+        await clock.advance(1000)
+    assert ((b"connection", b"close") in trickle.sent[0]["headers"]) is closes
+
+
+async def test_without_a_limit_a_body_may_take_as_long_as_it_likes() -> None:
+    clock = FakeClock()
+    app = open_app(clock=clock, limits=Limits(body_timeout_s=None))
+    trickle = Trickle()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app, http_scope(), trickle.receive, trickle.send)
+        await clock.advance(1e6)
+        trickle.rest.set()
+        await settle()
+        tasks.cancel_scope.cancel()
+    assert trickle.sent[0]["status"] == 200
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 
 from ws_responses import errors
 from ws_responses.errors import (
+    BodyTooSlow,
     ConfigurationError,
     ConnectionLimitReached,
     ConnectionsExhausted,
@@ -80,6 +81,7 @@ WIRE: dict[type[WireError], tuple[Callable[[], WireError], int, str, str, str | 
     ToolCallNotFound: (lambda: ToolCallNotFound("m"), 400, "invalid_request_error", "tool_call_not_found", None),
     ToolOutputMissing: (lambda: ToolOutputMissing("m"), 400, "invalid_request_error", "tool_output_missing", None),
     RequestTooLarge: (lambda: RequestTooLarge(2, 1), 413, "invalid_request_error", "request_too_large", "input"),
+    BodyTooSlow: (lambda: BodyTooSlow(1.0), 408, "invalid_request_error", "request_timeout", None),
     Refused: (lambda: Refused("m"), 403, "invalid_request_error", "permission_denied", None),
     Unauthorized: (lambda: Unauthorized("m"), 401, "invalid_request_error", "invalid_api_key", None),
     Forbidden: (lambda: Forbidden("m"), 403, "invalid_request_error", "permission_denied", None),
@@ -108,6 +110,7 @@ NEVER_RAN = {
     FrameTooLarge,
     ConnectionLimitReached,
     RequestTooLarge,
+    BodyTooSlow,
     Refused,
     Unauthorized,
     Forbidden,

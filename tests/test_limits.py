@@ -20,6 +20,7 @@ MAY_BE_NONE = [
     "max_tenant_connections",
     "max_connection_age_s",
     "idle_timeout_s",
+    "body_timeout_s",
     "first_event_timeout_s",
     "event_timeout_s",
     "send_timeout_s",

@@ -36,6 +36,7 @@ COVERED = {
     "age_grace_s": "test_connection.test_turns_that_run_longer_than_the_grace_are_ended_by_the_limit_error",
     "idle_timeout_s": "test_connection.test_a_connection_that_is_idle_too_long_is_closed",
     "authorize_timeout_s": "test_middleware.test_authorize_that_is_late_is_503_with_retry_after",
+    "body_timeout_s": "test_app.test_a_body_has_so_much_time",
     "probe_timeout_s": "test_middleware.test_a_hanging_probe_is_aborted_and_lets_the_client_in",
     "first_event_timeout_s": "test_connection.test_an_upstream_that_is_silent_too_long_ends_its_turn_and_no_other",
     "event_timeout_s": "test_connection.test_an_upstream_that_is_silent_too_long_ends_its_turn_and_no_other",

@@ -243,6 +243,22 @@ class RequestTooLarge(InvalidRequest):
         )
 
 
+class BodyTooSlow(InvalidRequest):
+    """The body of a POST did not come in time.
+
+    Args:
+        limit_s: The time that it had.
+        headers: Of the answer.
+    """
+
+    status = 408
+    code = "request_timeout"
+    ran = False
+
+    def __init__(self, limit_s: float, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"The body of the request did not come within {limit_s:g} seconds.", headers=headers)
+
+
 # --- refused: the turn never ran ------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 What the connection sends becomes an event stream, or the one JSON object that a client without ``stream`` waits for.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,8 +12,10 @@ import anyio
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ws_responses._types import Message, Receive, Send
-from ws_responses.errors import InvalidRequest, WireError
+from ws_responses._types import Message, Receive, Scope, Send
+from ws_responses.clock import Clock
+from ws_responses.errors import BodyTooSlow, InvalidRequest, WireError
+from ws_responses.limits import Limits
 from ws_responses.protocol import events
 from ws_responses.protocol.events import encode
 
@@ -73,12 +76,27 @@ def _statuses(kind: type[WireError]) -> dict[str, tuple[int, str]]:
     return known
 
 
-async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
+async def read_body(scope: Scope, receive: Receive, limits: Limits, clock: Clock) -> bytes | None:
     """Return the body of a request; None if the client left before its end.
 
     Raises:
-        InvalidRequest: It has more than ``max_bytes``.
+        BodyTooSlow: It did not come in time.
+        InvalidRequest: It is larger than a frame may be.
     """
+    limit_s = math.inf if limits.body_timeout_s is None else limits.body_timeout_s
+    body: bytes | None = None
+    came = False
+    with clock.move_on_after(limit_s):
+        body = await _whole_body(receive, limits.max_frame_bytes)
+        came = True
+    if came:
+        return body
+    # RFC 9110, 15.5.9: nobody waits for the rest. In HTTP/2 there is no such header (RFC 9113, 8.2.2).
+    closes = str(scope.get("http_version") or "1.1").startswith("1")
+    raise BodyTooSlow(limit_s, headers={"connection": "close"} if closes else None)
+
+
+async def _whole_body(receive: Receive, max_bytes: int) -> bytes | None:
     body = bytearray()
     while True:
         message = await receive()

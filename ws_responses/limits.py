@@ -68,6 +68,8 @@ class Limits:
     # -- time of a turn
     authorize_timeout_s: float = 5.0
     """Time for ``authorize``; after it the answer is 503 (Codex gives a handshake 15 s)."""
+    body_timeout_s: float | None = 120.0
+    """Time for the body of a POST that is served here, during which it takes the place of a connection: a full frame at 140 kB/s."""
     probe_timeout_s: float = 2.0
     """Time for the inner GET that asks the app's outer layers at the handshake."""
     first_event_timeout_s: float | None = 300.0

@@ -481,7 +481,7 @@ class ResponsesWebSocketMiddleware:
         with self.registry.seat() as seat:
             # Who may not come in is told so before the body is read.
             guest = await self.registry.admit(handshake, seat)
-            body = await read_body(receive, self._settings.limits.max_frame_bytes)
+            body = await read_body(scope, receive, self._settings.limits, self._settings.clock)
             if body is None:
                 return
             peer = peer_of(body, receive, send)

@@ -218,6 +218,7 @@ REACHED: Final[dict[str, str]] = {
     "age_grace_s": "Turns that still run end by `websocket_connection_limit_reached`; close 1001.",
     "idle_timeout_s": "Close 1001.",
     "authorize_timeout_s": "503 `server_is_overloaded` with `retry-after`, at the upgrade or for the turn.",
+    "body_timeout_s": "The POST is answered 408 `request_timeout`; nothing has run.",
     "probe_timeout_s": "The probe is given up and the socket accepted.",
     "first_event_timeout_s": _SILENT,
     "event_timeout_s": _SILENT,
@@ -270,7 +271,7 @@ def limits_page() -> str:
 
 def _quantity(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
-        return f"{value // limits.MIB} MiB"
+        return f"{value // limits.MIB} MiB" if value >= limits.MIB else f"{value // 1024} KiB"
     return f"{value:g} s" if name.endswith("_s") else str(value)
 
 
