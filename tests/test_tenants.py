@@ -267,6 +267,19 @@ async def test_what_the_app_accepts_is_kept_from_the_first_turn_on() -> None:
         assert connection.interner.hits == 2
 
 
+async def test_tools_of_lanes_that_take_turns_are_kept_once() -> None:
+    """A team of agents has one socket, and tools of its own for each of them: else they would be parsed again each turn."""
+    app = ScriptedApp()
+    shell = Shell(app, history="turn")
+    async with shell.socket(KEY) as ws:
+        for lane in ("a", "b") * 3:
+            await ws.turn(create(tools=[{"type": "function", "name": lane}], instructions=lane.upper(), stream_id=lane))
+        turns = [request.scope["state"]["ws_responses.turn"] for request in app.requests]
+        for of_lane in (turns[::2], turns[1::2]):
+            assert len({id(turn.interned_tools) for turn in of_lane}) == 1
+            assert len({id(turn.interned_instructions) for turn in of_lane}) == 1
+
+
 # -- two sockets, whatever they do ------------------------------------------------------------------------------------
 
 Tenant = Literal["anna", "bert"]

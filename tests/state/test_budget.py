@@ -213,12 +213,11 @@ class BudgetMachine(RuleBasedStateMachine):
         return {(index, name) for index, turn in enumerate(self.held.turns) for name in turn.connection.cache.ids()}
 
     def reachable(self) -> tuple[set[int], dict[int, Record], dict[int, Interned]]:
-        """Walk from the roots, by the objects' own links."""
+        """Walk from the roots, by the objects' own links. The interner is none: it holds nothing."""
         nodes: list[ResponseNode] = [turn.parent for turn in self.held.turns if turn.parent is not None]
         values: list[Interned] = [turn.tools for turn in self.held.turns if turn.tools is not None]
         for connection in self.held.connections:
             nodes += [entry.value for entry in connection.cache._entries.values()]
-            values += (connection.interner._values or {}).values()
         records: dict[int, Record] = {}
         seen: set[int] = set()
         while nodes:
@@ -491,7 +490,7 @@ def test_a_decoded_value_that_does_not_fit_is_not_kept() -> None:
 
 
 def test_values_of_equal_length_are_told_apart() -> None:
-    """They are found by their length; their bytes decide."""
+    """Their bytes decide, not their length."""
     connection = full(Ledger(BIG, BIG), "t", [])
     one, two = connection.interner.intern(b"[1]"), connection.interner.intern(b"[2]")
     assert one is not None
@@ -503,14 +502,31 @@ def test_a_forgotten_value_lives_on_with_its_node() -> None:
     """The interner remembers few; nodes hold theirs, and pay."""
     connection = full(Ledger(BIG, BIG), "t", [])
     kept = connection.interner.intern(b"[0]")
-    for number in range(4, 20):
-        connection.interner.intern(b"1" * number)
+    others = [connection.interner.intern(b"1" * number) for number in range(4, 68)]
     assert connection.interner.intern(b"[0]") is not kept
-    connection.interner.clear()
+    del others
     assert connection.budget.used == 3 + INTERNED_BYTES
     assert kept is not None
     assert kept.value == [0]
     del kept
+    assert connection.budget.used == 0
+
+
+@pytest.mark.parametrize("raws", [[b"[1]", b"[2]"], [b"%064d" % lane for lane in range(64)]], ids=["two", "all lanes"])
+def test_values_that_alternate_are_decoded_once_each(raws: list[bytes]) -> None:
+    """Lanes take turns, each with tools and instructions of its own, which may well be of equal length."""
+    connection = full(Ledger(BIG, BIG), "t", [])
+    first = [connection.interner.intern(raw) for raw in raws]
+    assert [connection.interner.intern(bytes(bytearray(raw))) for raw in raws * 3] == first * 3
+    assert connection.interner.hits == 3 * len(raws)
+    assert connection.budget.used == sum(len(raw) + INTERNED_BYTES for raw in raws)
+
+
+def test_what_no_node_uses_takes_no_room() -> None:
+    """Else the tools of turns that are forgotten would fill a budget that no eviction can empty."""
+    connection = full(Ledger(BIG, BIG), "t", [], 3 * INTERNED_BYTES)
+    for number in range(100):
+        assert connection.interner.intern(b"[%d]" % number) is not None
     assert connection.budget.used == 0
 
 

@@ -1,18 +1,18 @@
-"""Values that come with every turn and rarely change: kept once per connection, decoded once."""
+"""Values that come with every turn and rarely change: kept once per connection, as long as it uses them, and decoded once."""
 
 from collections.abc import Callable
 from sys import getsizeof
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 import msgspec
-from cachetools import LRUCache
 
 from ws_responses.state.budget import Budget
 
 T = TypeVar("T")
 
 INTERNED_BYTES: Final = 256
-"""Charged for a value beside its bytes: the object, the header of the bytes and the entry that finds it."""
+"""Charged for a value beside its bytes: the object, the header of the bytes and the reference that finds it."""
 
 Reserve = Callable[[int], tuple[Budget, ...] | None]
 """Charges a number of bytes, after evicting what is in the way; None if there is no room."""
@@ -21,7 +21,7 @@ Reserve = Callable[[int], tuple[Budget, ...] | None]
 class Interned:
     """One distinct value: its bytes and, on demand, what they decode to."""
 
-    __slots__ = ("_budgets", "_decoded", "_derived", "_size", "raw")
+    __slots__ = ("__weakref__", "_budgets", "_decoded", "_derived", "_size", "raw")
 
     def __init__(self, raw: bytes, budgets: tuple[Budget, ...] = ()) -> None:
         self.raw = raw
@@ -94,21 +94,23 @@ def _memory(decoded: Any) -> int:
 
 
 class Interner:
-    """Recently used values of one kind, found by their length and compared by their bytes.
+    """Recently used values of one connection, found by their bytes. Nodes and running turns hold them; this only knows them.
 
-    A look-up costs one copy and one comparison; hashing 20 kB of tools would cost ten times that.
+    Bytes of another length differ at once, others mostly at their beginning: a look-up costs one copy and one comparison;
+    hashing 20 kB of tools would cost ten times that.
 
     Args:
         reserve: Charges the bytes to who pays for them.
-        size: Distinct values remembered; a value in use by a node lives on when it is forgotten here.
+        size: Distinct values remembered: tools and instructions of 32 lanes. One that is in use lives on when it is forgotten
+            here.
     """
 
     __slots__ = ("_reserve", "_size", "_values", "hits")
 
-    def __init__(self, reserve: Reserve, size: int = 4) -> None:
+    def __init__(self, reserve: Reserve, size: int = 64) -> None:
         self._reserve = reserve
         self._size = size
-        self._values: LRUCache[int, Interned] | None = None
+        self._values: list[ref[Interned]] = []
         self.hits = 0
 
     def intern(self, raw: bytes) -> Interned | None:
@@ -120,20 +122,22 @@ class Interner:
         return self._known(value.raw) or self._add(value)
 
     def _known(self, raw: bytes) -> Interned | None:
-        known = self._values.get(len(raw)) if self._values is not None else None
-        if known is None or known.raw != raw:
-            return None
-        self.hits += 1
-        return known
+        values = self._values
+        for place, reference in enumerate(values):
+            value = reference()
+            if value is not None and value.raw == raw:
+                values.insert(0, values.pop(place))  # the latest first
+                self.hits += 1
+                return value
+        return None
 
     def _add(self, value: Interned) -> Interned | None:
         if not value.charge(self._reserve):
             return None
-        if self._values is None:
-            self._values = LRUCache(self._size)
-        self._values[len(value.raw)] = value
+        alive = [reference for reference in self._values if reference() is not None]
+        self._values = [ref(value), *alive[: self._size - 1]]
         return value
 
     def clear(self) -> None:
         """Forget all values; what a node uses lives on with it."""
-        self._values = None
+        self._values = []
