@@ -11,7 +11,9 @@ from tests.rooms import KINDS, WAYS, Books, Heard, House, Kind, Post, Way, next_
 from tests.safety_room import Scripted, blocking
 from tests.shell import code_of, create, id_of, kinds
 from ws_responses import current_turn
+from ws_responses.protocol.items import split_items
 from ws_responses.quota import QuotaExceeded, QuotaRequest
+from ws_responses.rendering.chat import ChatRenderer
 from ws_responses.safety import Carried, Safety, SafetyInput, SafetyState, Screen, TermClassifier, Verdict
 from ws_responses.testing import settle, steps
 from ws_responses.validation import check_output, heads_of
@@ -108,6 +110,25 @@ async def test_by_http_with_the_whole_history_everything_is_judged_again(kind: K
         assert classifier.new.count(f"question {turn:04}.") == turns - turn
         assert classifier.new.count(f"answer {turn:04}.") == turns - turn, "once when it was said, then as history"
     assert judged[-1] > 3.5 * judged[turns // 2 - 1], "twice the turns, four times the text"
+
+
+@pytest.mark.parametrize("house", ["app", "app that is rendered", "engine"])
+async def test_the_delta_is_split_once_for_all_that_read_it(house: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of a turn would else decode all of its input again: classifiers, renderer, planner."""
+    split: list[int] = []
+
+    def counting(joined: bytes) -> list[bytes]:
+        items = split_items(joined)
+        split.append(len(items))
+        return items
+
+    monkeypatch.setattr("ws_responses.upstreams.base.split_items", counting)
+    renderer = {"renderer": ChatRenderer()} if "rendered" in house else {}
+    asked = House("engine" if house == "engine" else "app", safety=Safety(Scripted()), **renderer)
+    asked.say("Fine.")
+    async with asked.socket() as ws:
+        await next_id(ws, create([{"role": "user", "content": text} for text in ("one", "two")]))
+    assert split == [2]
 
 
 # -- nothing slips through between two texts ---------------------------------------------------------------------------------

@@ -297,3 +297,13 @@ class TestBound:
 
         with pytest.raises(RequestTooLarge):
             Bodies(max_bytes=1000, prepare=prepare).build(turn({"input": "hi"}))
+
+
+def test_the_delta_belongs_to_whoever_asked_for_it() -> None:
+    """It is split once for all: what a handler does with its list must not change what is judged or rendered."""
+    info = turn({"input": [{"type": "message", "role": "user", "content": "a"}, {"type": "message", "content": "b"}]})
+    given = info.delta
+    given.clear()
+    assert len(info.delta) == 2
+    info.encoded_delta = b""
+    assert info.delta == []

@@ -66,6 +66,7 @@ class CurrentTurn:
 
     __slots__ = (
         "_sampled",
+        "_split",
         "base",
         "create",
         "encoded_delta",
@@ -116,6 +117,7 @@ class CurrentTurn:
         self._sampled: array[int] | None = None
         self.vocabulary = ""
         self.encoded_delta = b""
+        self._split: tuple[bytes, list[bytes]] = (b"", [])
         self.interned_tools: Interned | None = None
         self.interned_instructions: Interned | None = None
 
@@ -126,8 +128,15 @@ class CurrentTurn:
 
     @property
     def delta(self) -> list[bytes]:
-        """The new input items of this turn, each as it came (encoded JSON)."""
-        return split_items(self.encoded_delta)
+        """The new input items of this turn, each as it came (encoded JSON).
+
+        Split once, however many of a turn's steps read it; each caller is given a list of its own.
+        """
+        encoded, items = self._split
+        if encoded is not self.encoded_delta:
+            items = split_items(self.encoded_delta)
+            self._split = (self.encoded_delta, items)
+        return list(items)
 
     @property
     def chain(self) -> Sequence[ResponseNode]:
