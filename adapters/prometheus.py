@@ -127,6 +127,11 @@ class PrometheusMetrics:
         self._store = new("ws_responses_store_requests_total", "Failures of the store.", ("op", "result"))
         self._settled = new("ws_responses_settlements_total", "Attempts to settle a turn.", ("outcome", "result"))
         self._tokens = new("ws_responses_tokens_total", "Tokens of settled turns, as far as known.", ("kind", "model"))
+        self._routes = new(
+            "ws_responses_routes_total",
+            "Turns that were routed: where the turn before on their chain was, elsewhere, or for the first time.",
+            ("result",),
+        )
         self._verdicts = new("ws_responses_verdicts_total", "Verdicts on settled turns.", ("verdict",))
         self._duration = _Histogram("ws_responses_turn_duration_seconds", "From a turn's start to its end.")
         self._first = _Histogram("ws_responses_time_to_first_event_seconds", "From a turn's start to its first event.")
@@ -158,6 +163,8 @@ class PrometheusMetrics:
         status = fact.outcome if fact.outcome in _TURN_STATUSES else OTHER
         self._turns.add(status, self._model(fact.model))
         self._events.add(amount=fact.events)
+        if fact.route is not None:
+            self._routes.add({True: "reused", False: "changed", None: "first"}[fact.route_reused])
         self._duration.observe(fact.duration_s)
         if fact.first_event_s is not None:
             self._first.observe(fact.first_event_s)
@@ -245,6 +252,7 @@ class PrometheusMetrics:
                 self._store,
                 self._settled,
                 self._tokens,
+                self._routes,
                 self._verdicts,
                 self._duration,
                 self._first,

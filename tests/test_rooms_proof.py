@@ -123,7 +123,7 @@ async def test_the_delta_is_split_once_for_all_that_read_it(house: str, monkeypa
         return items
 
     monkeypatch.setattr("ws_responses.upstreams.base.split_items", counting)
-    renderer = {"renderer": ChatRenderer()} if "rendered" in house else {}
+    renderer: dict[str, Any] = {"renderer": ChatRenderer()} if "rendered" in house else {}
     asked = House("engine" if house == "engine" else "app", safety=Safety(Scripted()), **renderer)
     asked.say("Fine.")
     async with asked.socket() as ws:

@@ -1,18 +1,21 @@
 """Settlement from a client's frame to the books: nobody waits, nothing is lost, for a wrapped app and for the engine."""
 
+from decimal import Decimal
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from tests.rooms import KINDS, WAYS, Books, Heard, House, Kind, Way, next_id
+from tests.rooms import KINDS, USAGE, WAYS, Books, Heard, House, Kind, Way, next_id
 from tests.shell import code_of, create, id_of, kinds
 from ws_responses import ResponsesApp, ResponsesEngine
 from ws_responses._types import Receive, Scope, Send
-from ws_responses.backends import Delta, Usage
+from ws_responses.backends import Accepts, Delta, Usage
 from ws_responses.engine.generation import Retry
 from ws_responses.failover import FailoverRouter
+from ws_responses.instrumentation import Fact, TurnFinished
+from ws_responses.pricing import Price
 from ws_responses.rendering.chat import ChatRenderer
 from ws_responses.routing import Route
 from ws_responses.settlement import Settlement, TurnRecord
@@ -323,6 +326,39 @@ async def test_the_record_names_the_backend_that_answered_and_a_chain_goes_where
     ]
 
 
+PRICE = Price(input=Decimal(2), cached_input=Decimal("0.5"), output=Decimal(8))
+
+
+async def test_a_record_tells_what_its_turn_has_cost_by_the_price_of_its_route() -> None:
+    """Else whoever bills would have to know by which price a turn ran that has gone elsewhere, or ran before it changed."""
+    books, told = Books(), list[Fact]()
+    backends = [ScriptedBackend(text="Fine.", accepts=Accepts(kinds=frozenset({"chat"}))) for _ in range(2)]
+    routes = [
+        Route(model="m", backend=backend, backend_model="m", renderer=ChatRenderer(), name=name, price=price)
+        for backend, name, price in zip(backends, ("priced", "unpriced"), (PRICE, None), strict=True)
+    ]
+    router = FailoverRouter({"m": routes}, failures=1, clock=FakeClock())
+    engine = ResponsesEngine(router=router, retry=Retry(attempts=1))
+    app = ResponsesApp(engine, authorize="open", settlement=Settlement(books), hooks=[told.append])
+    backends[0].will_answer([Delta(text="Fine."), Delta(finish="stop", usage=USAGE)])
+    async with MemorySocket(app) as ws:
+        one = await ws.turn(create())
+        backends[0].will_answer([Delta(text="Fine."), Delta(finish="stop")])
+        two = await ws.turn(create(previous_response_id=id_of(one)))
+        backends[0].will_fail(Fault.UNREACHABLE)
+        await ws.turn(create(previous_response_id=id_of(two)))
+    first, unused, elsewhere = books.records
+    assert (first.price, first.cost) == (PRICE, Decimal("0.000031"))
+    assert (unused.price, unused.cost) == (PRICE, None), "what was used is unknown, and is not 0"
+    assert (elsewhere.route, elsewhere.price, elsewhere.cost) == ("unpriced", None, None)
+    finished = [fact for fact in told if isinstance(fact, TurnFinished)]
+    assert [(fact.route, fact.route_reused) for fact in finished] == [
+        ("priced", None),
+        ("priced", True),
+        ("unpriced", False),
+    ]
+
+
 async def test_a_warm_up_that_made_the_backend_work_has_run() -> None:
     """It cost something: the backend has read the prompt."""
     books = Books()
@@ -331,6 +367,7 @@ async def test_a_warm_up_that_made_the_backend_work_has_run() -> None:
         await ws.turn(create(generate=False))
     (record,) = books.records
     assert (record.outcome, record.ran) == ("warm_up", True)
+    assert record.usage is None, "its response says 0 tokens; the backend has read some"
     assert house.backend.generations[0].kind == "prefill"
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from ws_responses.backends import Backend
 from ws_responses.errors import ConfigurationError, InvalidRequest, excerpt
+from ws_responses.pricing import Price
 from ws_responses.rendering.renderer import Renderer
 
 
@@ -21,6 +22,7 @@ class Route(Struct, frozen=True, kw_only=True):
         name: Names the route in metrics and logs.
         context_window: Tokens that prompt and answer may take together; None if unknown.
         max_output_tokens: Most tokens that may be sampled; None if unknown.
+        price: What its tokens cost, for the records of its turns; None if unknown.
     """
 
     model: str
@@ -30,6 +32,7 @@ class Route(Struct, frozen=True, kw_only=True):
     name: str
     context_window: int | None = None
     max_output_tokens: int | None = None
+    price: Price | None = None
 
 
 class Router(Protocol):
@@ -72,6 +75,7 @@ class SingleRouter:
         name: Names the route in metrics and logs.
         context_window: Tokens that prompt and answer may take together; None if unknown.
         max_output_tokens: Most tokens that may be sampled; None if unknown.
+        price: What tokens cost, whatever the model; None if unknown.
 
     Raises:
         ConfigurationError: There is no model, or the backend does not take what the renderer produces.
@@ -86,6 +90,7 @@ class SingleRouter:
         name: str = "default",
         context_window: int | None = None,
         max_output_tokens: int | None = None,
+        price: Price | None = None,
     ) -> None:
         if renderer.produces not in backend.accepts.kinds:
             kinds = ", ".join(sorted(backend.accepts.kinds))
@@ -98,6 +103,7 @@ class SingleRouter:
         self._name = name
         self._context_window = context_window
         self._max_output_tokens = max_output_tokens
+        self._price = price
 
     async def resolve(self, model: str | None, tenant: str, previous: Route | None) -> Route:
         """Return the route of a turn: the previous one if it is of the same model.
@@ -124,6 +130,7 @@ class SingleRouter:
             name=self._name,
             context_window=self._context_window,
             max_output_tokens=self._max_output_tokens,
+            price=self._price,
         )
 
     def models(self, tenant: str) -> list[str]:

@@ -542,6 +542,8 @@ class TurnRun:
                 duration_s=now - self._started_at,
                 repaired_surrogates=self.stream.repaired_surrogates,
                 rendering=_counts(self.info.rendering),
+                route=self.info.route_name,
+                route_reused=self.info.route_reused,
             )
         )
         return actions

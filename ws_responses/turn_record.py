@@ -66,7 +66,11 @@ def turn_record(
         lane=turn.lane,
         code=code,
         ran=ran,
-        usage=read_usage(usage or _usage_so_far(turn), partial=usage is None or outcome in _CUT_OFF),
+        price=turn.price,
+        # The response of a warm-up says 0: what the backend has read for it nobody has counted.
+        usage=None
+        if turn.warm_up and ran
+        else read_usage(usage or _usage_so_far(turn), partial=usage is None or outcome in _CUT_OFF),
         verdict=None if judgement is None else judgement.action,
         flags=() if judgement is None else judgement.categories,
         started_at=time.time() - duration_s,

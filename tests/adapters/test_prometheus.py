@@ -72,6 +72,18 @@ def test_facts_are_counted_under_closed_labels() -> None:
     assert found['ws_responses_turns_total{status="other",model="other"}'] == 1
 
 
+def test_routes_are_counted_by_whether_they_were_reused() -> None:
+    """How often a chain leaves its backend, and with it the backend's cache of its prompt, cannot be seen from outside."""
+    metrics = PrometheusMetrics()
+    for route, reused in (("a", None), ("a", True), ("a", True), ("b", False), (None, None)):
+        metrics(finished(route=route, route_reused=reused))
+    found = samples(metrics)
+    counted = {
+        result: found[f'ws_responses_routes_total{{result="{result}"}}'] for result in ("first", "reused", "changed")
+    }
+    assert counted == {"first": 1, "reused": 2, "changed": 1}
+
+
 def test_a_histogram_counts_each_observation_in_every_bucket_that_holds_it() -> None:
     metrics = PrometheusMetrics()
     for seconds in (0.05, 0.06, 1000.0):

@@ -12,7 +12,7 @@ from ws_responses.engine.compacting import Compacted, TurnCompaction, is_due
 from ws_responses.engine.events import EventWriter
 from ws_responses.engine.generation import Caller, Opened, close, drain, retry_after_s
 from ws_responses.engine.items import ItemWriter, OutputOver
-from ws_responses.engine.plan import Plan
+from ws_responses.engine.plan import Plan, tell_route
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.reading import AnswerReader
 from ws_responses.engine.response import IncompleteReason, ResponseObjects, added_usage, usage_object, with_output
@@ -179,7 +179,7 @@ class TurnAnswer:
     def _take(self, plan: Plan) -> None:
         self._plan = plan
         self._turn.rendering = plan.rendering
-        self._turn.route_name = plan.route.name
+        tell_route(self._turn, plan.route)
 
     async def _answer(self, opened: Opened) -> None:
         draft, parser = self._plan.draft, self._plan.answer.parser

@@ -11,7 +11,7 @@ import anyio
 from ws_responses.engine.events import EventWriter, encode
 from ws_responses.engine.generation import Caller
 from ws_responses.engine.items import random_id
-from ws_responses.engine.plan import Plan
+from ws_responses.engine.plan import Plan, tell_route
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.response import ResponseObjects, usage_object, with_output
 from ws_responses.engine.sealing import Seal, Window
@@ -55,7 +55,7 @@ class Compactor:
             if not given:
                 raise InvalidRequest("There is nothing to compact.", param="input")
             turn.rendering = plan.rendering
-            turn.route_name = plan.route.name
+            tell_route(turn, plan.route)
             summariser = Summariser(self._planner.plan_summary(plan), self._caller, emit.alive)
             summary = await summariser.read(await summariser.open())
             self._planner.served(plan)

@@ -11,6 +11,7 @@ from ws_responses.clock import Clock, MonotonicClock
 from ws_responses.engine.answer import EngineCounts, TurnAnswer
 from ws_responses.engine.compactor import Compactor
 from ws_responses.engine.generation import Caller, Retry
+from ws_responses.engine.plan import tell_route
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.resolving import Resolver
 from ws_responses.engine.sealing import Seal
@@ -124,7 +125,7 @@ class ResponsesEngine:
         except WireError as error:
             logger.info("route %s: the prompt of a warm-up was not read (%s)", plan.route.name, error.code)
         turn.rendering = plan.rendering
-        turn.route_name = plan.route.name
+        tell_route(turn, plan.route)
         turn.kept = plan.kept(plan.rendering.state)
 
     async def run(self, turn: CurrentTurn, emit: Emit) -> None:

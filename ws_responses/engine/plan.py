@@ -11,6 +11,7 @@ from ws_responses.rendering.cache import Kept, Rendering
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.rendering.renderer import Answer, ToolChoice, ToolSet
 from ws_responses.routing import Route
+from ws_responses.upstreams.base import CurrentTurn
 
 
 class ContextLengthExceeded(InvalidRequest):
@@ -99,3 +100,18 @@ class Plan(Struct, frozen=True, kw_only=True):
             resolved=self.resolved,
             session=self.draft.session,
         )
+
+
+def kept_of(turn: CurrentTurn) -> Kept | None:
+    """Return what is kept of the turn that this one continues; None if there is nothing."""
+    kept = None if turn.parent is None or turn.base else turn.parent.kept
+    return kept if isinstance(kept, Kept) else None
+
+
+def tell_route(turn: CurrentTurn, route: Route) -> None:
+    """Tell a turn which route serves it: for its record, and for the hooks."""
+    kept = kept_of(turn)
+    before = None if kept is None else kept.route
+    turn.route_name = route.name
+    turn.price = route.price
+    turn.route_reused = None if before is None else (before.name, before.backend) == (route.name, route.backend)

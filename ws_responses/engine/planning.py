@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ws_responses.backends import ChatPrompt, may_succeed_again
 from ws_responses.engine.choice import parse_choice
-from ws_responses.engine.plan import ContextLengthExceeded, Draft, EngineKept, Plan
+from ws_responses.engine.plan import ContextLengthExceeded, Draft, EngineKept, Plan, kept_of
 from ws_responses.engine.prompts import ChatTools, params_of, prompt_of
 from ws_responses.engine.request import Request, parse_request
 from ws_responses.engine.resolving import Resolver, resolve_chain, resolve_items
@@ -69,7 +69,7 @@ class Planner:
             WireError: The request is wrong, or cannot be served here.
         """
         request = parse_request(turn)
-        kept = _kept(turn)
+        kept = kept_of(turn)
         items = turn.delta
         offer = self._offer(turn)
         known = None if kept is None or kept.key is None else kept.key.settings.tools
@@ -223,7 +223,7 @@ class Planner:
 
     async def _parent(self, turn: CurrentTurn, route: Route, key: RenderKey) -> ResponseNode | None:
         """Return what the conversation goes on from, with its images and files if it must be rendered anew."""
-        kept = _kept(turn)
+        kept = kept_of(turn)
         if turn.parent is None or turn.base or self._resolver is None or (kept is not None and kept.key == key):
             return None if turn.base else turn.parent
         return await resolve_chain(turn.parent, route, self._resolver)
@@ -276,11 +276,6 @@ def _refuse_unheld_choice(answer: Answer, draft: Draft) -> None:
         raise InvalidRequest(
             "The model cannot be made to call a tool here.", param="tool_choice", code="unsupported_parameter"
         )
-
-
-def _kept(turn: CurrentTurn) -> Kept | None:
-    kept = None if turn.parent is None or turn.base else turn.parent.kept
-    return kept if isinstance(kept, Kept) else None
 
 
 def _session(turn: CurrentTurn, kept: Kept | None) -> str:

@@ -96,6 +96,8 @@ class TurnFinished(Struct, frozen=True, kw_only=True):
         duration_s: From the start to the end.
         repaired_surrogates: Events in which a lone surrogate was replaced.
         rendering: None if the turn was not rendered.
+        route: Name of the route that served it; None if it never got that far, or the app chose by itself.
+        route_reused: Whether the turn before on its chain had the same one; None if there was none.
     """
 
     connection_id: str
@@ -112,6 +114,8 @@ class TurnFinished(Struct, frozen=True, kw_only=True):
     duration_s: float
     repaired_surrogates: int
     rendering: RenderCounts | None = None
+    route: str | None = None
+    route_reused: bool | None = None
 
 
 class NodeDropped(Struct, frozen=True, kw_only=True):

@@ -1,12 +1,14 @@
 """What is settled: one record of each turn, however it ended."""
 
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
 
 from ws_responses.errors import Refused, WSResponsesError
+from ws_responses.pricing import Price
 
 Outcome = Literal["completed", "incomplete", "failed", "blocked", "refused", "gone", "aborted", "drained", "warm_up"]
 """How a turn ended.
@@ -71,6 +73,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
         code: Error code, if it ended by an error.
         ran: The upstream was called: only then may it have cost something.
         usage: None if it is unknown.
+        price: What the tokens of its route cost, as its router said when the turn ran; None if that is unknown.
         verdict: "allow", "flag" or "block"; None if nothing was judged.
         flags: ``classifier:category`` of what was flagged or blocked.
         started_at: Seconds since the epoch.
@@ -95,12 +98,21 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     code: str | None = None
     ran: bool = False
     usage: TurnUsage | None = None
+    price: Price | None = None
     verdict: Literal["allow", "flag", "block"] | None = None
     flags: tuple[str, ...] = ()
     first_event_s: float | None = None
     input_bytes: int = 0
     events: int = 0
     transport: Literal["socket", "http"] = "socket"
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What the turn has cost, in ``price.currency``; None unless its price and its usage are known.
+
+        Of a turn that was cut off (``usage.partial``) it is the cost of what was known.
+        """
+        return None if self.price is None or self.usage is None else self.price.cost_of(self.usage)
 
 
 SettlementHook = Callable[[TurnRecord], Awaitable[None]]

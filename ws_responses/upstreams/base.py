@@ -15,6 +15,7 @@ from ws_responses.state.interning import Interned, Interner
 from ws_responses.state.node import Carried, ResponseNode, Sampled
 
 if TYPE_CHECKING:
+    from ws_responses.pricing import Price
     from ws_responses.rendering.cache import Rendering
     from ws_responses.safety import Judgement
 
@@ -56,6 +57,8 @@ class CurrentTurn:
         judgement: What the classifiers said of the input; None if nothing was judged before inference.
         unjudged: Inference runs while the input is still judged (``mode="beside"``): nothing of it may be stored yet.
         route_name: Name of the route that serves the turn, for its record (set by the engine).
+        route_reused: Whether that is the route of the turn that this one continues; None if there is none (set by the engine).
+        price: What the tokens of that route cost, likewise; None if that is unknown.
         usage_so_far: Gives the usage as encoded JSON, or None, for the record of a turn that is cut off (set by the engine).
         vocabulary: Names the format and vocabulary of recorded token ids.
         steered: The response is to end at the next border between its items, as ``response.incomplete`` ("steered"), unless it
@@ -79,12 +82,14 @@ class CurrentTurn:
         "may_store",
         "model",
         "parent",
+        "price",
         "principal",
         "profile",
         "rendering",
         "response",
         "response_id",
         "route_name",
+        "route_reused",
         "steered",
         "tenant",
         "unjudged",
@@ -113,6 +118,8 @@ class CurrentTurn:
         self.judgement: Judgement | None = None
         self.unjudged = False
         self.route_name: str | None = None
+        self.route_reused: bool | None = None
+        self.price: Price | None = None
         self.usage_so_far: Callable[[], bytes | None] | None = None
         self._sampled: array[int] | None = None
         self.vocabulary = ""
