@@ -133,6 +133,7 @@ class Shell:
         self.clock = StoppableClock()
         self.facts = Facts()
         hooks = (self.facts, *options.pop("hooks", ()))
+        options.setdefault("tenant_key", b"of all workers that the tests start")
         self.middleware = ResponsesWebSocketMiddleware(
             app, limits=Limits(**(limits or {})), clock=self.clock, hooks=hooks, **options
         )

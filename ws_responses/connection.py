@@ -519,20 +519,26 @@ class Connection:
             self.cache.add(node)
         return node
 
-    async def store_node(self, node: ResponseNode) -> None:
+    async def store_node(self, node: ResponseNode) -> bool:
         """Write a node to the store, if it is to be stored.
 
         The store of this process is written before this returns. Any other one is written by a task of its own, in the
-        order of the turns, so that no turn waits for it.
+        order of the turns, so that no turn waits for it; unless the operator wants it (``durable``).
+
+        Returns:
+            Whether the turn may be told to have succeeded.
         """
         if not (self.stores and node.record.store):
-            return
+            return True
         if self.registry.store_is_local:
             await self.registry.append(node)
-            return
+            return True
+        if self.settings.durable:
+            return await self.registry.append(node)
         if self._storing is None:
             self._storing = StoreQueue(self.registry, self._tasks, self._look_whether_idle)
         self._storing.put(node)
+        return True
 
     async def stored(self) -> None:
         """Return when what is to be stored has been written."""

@@ -317,6 +317,21 @@ class StoreUnavailable(Unavailable):
         )
 
 
+class ResponseNotStored(WireError):
+    """With ``durable=True``: the response was made, but the store did not take it, so that it is not given out as a success.
+
+    The turn ran, and its parent is evicted like that of any failed one: a client sends the whole conversation then.
+    """
+
+    status = 503
+    code = "store_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The response could not be stored, which is required here. Try again.", headers={"retry-after": "1"}
+        )
+
+
 # --- the upstream ---------------------------------------------------------------------------------------------------
 
 

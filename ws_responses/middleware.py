@@ -26,7 +26,7 @@ from ws_responses.rendering.renderer import Renderer
 from ws_responses.safety import Safety
 from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf
 from ws_responses.settlement import Settlement
-from ws_responses.state.store import ResponseStore
+from ws_responses.state.store import InProcessStore, ResponseStore
 from ws_responses.upstreams.asgi import AsgiUpstream
 from ws_responses.upstreams.base import Upstream
 from ws_responses.upstreams.bodies import AppStore, Bodies, History, Prepare
@@ -119,8 +119,11 @@ class ResponsesWebSocketMiddleware:
         complete_response: Fill the members of response objects that strict clients demand.
         open_calls: "app" leaves unanswered and unknown tool calls to the app.
         store: Keeps ``store: true`` chains beyond their connection: "memory" (this process), a ``ResponseStore``, or None.
+        durable: Let the terminal event of a turn that is to be stored wait until the store has it; a turn that it does not take within
+            ``Limits.store_timeout_s`` ends by ``response.failed`` (``store_unavailable``). For stores outside of the process.
         tenant: Names who owns the chains of a connection; by default a keyed hash of its credentials.
-        tenant_key: Key of that hash; give the same to all workers that share a store.
+        tenant_key: Key of that hash; give the same to all workers that share a store. Without it such a store is of no use, and a warning
+            says so.
         anonymous_tenant: Clients without credentials are strangers to each other ("connection") or one tenant ("shared").
         authorize: Judges the upgrade and each turn; by default the app judges each turn by the handshake's headers. With an
             ``upstream`` nobody else does, so it must be given: "open" lets everybody in.
@@ -167,6 +170,7 @@ class ResponsesWebSocketMiddleware:
         complete_response: bool = False,
         open_calls: OpenCalls = "check",
         store: ResponseStore | Literal["memory"] | None = "memory",
+        durable: bool = False,
         tenant: TenantOf | None = None,
         tenant_key: bytes | None = None,
         anonymous_tenant: Literal["connection", "shared"] = "connection",
@@ -194,6 +198,8 @@ class ResponsesWebSocketMiddleware:
             raise ConfigurationError("app must be an ASGI app")
         if isinstance(store, str) and store != "memory":
             raise ConfigurationError(f"store must be 'memory', a ResponseStore or None, not {store!r}")
+        if durable and (store is None or isinstance(store, str | InProcessStore)):
+            raise ConfigurationError("durable needs a store that outlives this process")
         if isinstance(on_disconnect, str) and on_disconnect != "cancel":
             raise ConfigurationError(f"on_disconnect must be 'cancel' or seconds, not {on_disconnect!r}")
         if isinstance(authorize, str) and authorize != "open":
@@ -235,6 +241,7 @@ class ResponsesWebSocketMiddleware:
             quota=quota,
             safety=safety,
             settlement=settlement,
+            durable=durable,
             clock=clock or MonotonicClock(),
         )
         self._settings = settings

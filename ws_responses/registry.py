@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import secrets
+import warnings
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -44,6 +45,11 @@ T = TypeVar("T")
 
 _BLOCKED_IDS = 4096
 """Responses remembered that were blocked, by whose ids nothing may go on; about 1 MB."""
+
+_LONELY = (
+    "store= outlives this process, but without tenant_key= its clients are other tenants in every process: nobody will find what "
+    "is stored. Give all processes the same tenant_key"
+)
 
 ANONYMOUS = "anonymous"
 """Tenant of all clients without credentials, with ``anonymous_tenant="shared"``."""
@@ -154,6 +160,9 @@ class Registry:
         self._blocked: LRUCache[tuple[str, str], None] = LRUCache(_BLOCKED_IDS)
         self._loads: SingleFlight[tuple[StoreKey, int], Sequence[Record]] = SingleFlight()
         self._tenant_key = tenant_key or secrets.token_bytes(32)
+        self._is_lonely = tenant_key is None and self.store is not None and not self.store_is_local
+        if self._is_lonely and settings.tenant is None and settings.authorize is None:
+            warnings.warn(_LONELY, stacklevel=3)
         self._turns = count(1)
         self._random = ""
         self._random_at = 0
@@ -212,6 +221,9 @@ class Registry:
                 raise Unavailable("Authorization failed.", headers={"retry-after": "1"}) from error
         if named is None:
             named = handshake.credentials_tenant(self._tenant_key)
+            if named is not None and self._is_lonely:
+                self._is_lonely = False
+                store_logger.warning(_LONELY)
         if named is not None:
             return named, False
         if settings.anonymous_tenant == "shared":
@@ -304,13 +316,15 @@ class Registry:
         """Whether the store is the one of this process, which never waits for anything."""
         return isinstance(self.store, InProcessStore)
 
-    async def append(self, node: ResponseNode) -> None:
-        """Write a node; a failure is reported, the turn goes on."""
+    async def append(self, node: ResponseNode) -> bool:
+        """Write a node; return whether the store has it. A failure is reported."""
         assert self.store is not None
         key = StoreKey(node.tenant, node.id)
         parent = None if node.record.parent_id is None else StoreKey(node.tenant, node.record.parent_id)
         with suppress(StoreError):
             await self._ask("append", self.store.append(key, node.record, parent, self.settings.limits.store_ttl_s))
+            return True
+        return False
 
     async def load(self, connection: "Connection", response_id: str, lane: str | None) -> ResponseNode | None:
         """Return a stored node with its chain; None if there is none.

@@ -68,6 +68,7 @@ class Settings:
     quota: Quota | None
     safety: Safety | None
     settlement: Settlement | None
+    durable: bool
     clock: Clock
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ws_responses.errors import (
     InvalidStoreTransition,
     PreviousResponseNotFound,
+    ResponseNotStored,
     StreamTruncated,
     WireError,
 )
@@ -116,6 +117,7 @@ class TurnRun:
         self._shares = False
         self._skipped = 0
         self._closing: _End | None = None
+        self._storing = False
         self._ending = NO_RESPONSE
         self._numbered = False
         self._untold: list[TellSteer] = []
@@ -338,7 +340,7 @@ class TurnRun:
         self.turn.heard += 1
 
     async def _event(self, payload: bytes) -> None:
-        if self.ended or self._closing is not None:
+        if self._is_over:
             await self._skip(payload)
             return
         if self._is_cut_here() and not is_closing(payload):
@@ -401,7 +403,7 @@ class TurnRun:
 
     async def fail(self, error: WireError) -> None:
         """End the turn by an error: one closing event, and the parent evicted if the turn had run on its lane."""
-        if self.ended or self._closing is not None:
+        if self._is_over:
             return
         if error.ran:
             self._evict_parent()
@@ -469,8 +471,9 @@ class TurnRun:
             code = failure_code(end.frame)
         elif self._may_go_on(end):
             node = self._commit(end)
-            if node is not None:
-                await self._connection.store_node(node)
+            if not await self._store(node):
+                await self._not_stored(end, node)
+                return
             self._ending = Ending(
                 status=end.status,
                 continuable=node is not None,
@@ -478,6 +481,33 @@ class TurnRun:
             )
         self._response_id = end.response_id
         await self._end(end.frame, end.status, code, end.usage)
+
+    async def _store(self, node: ResponseNode | None) -> bool:
+        """Hand the node to the store; return whether the client may be told of a success."""
+        if node is None:
+            return not (self._connection.settings.durable and self.info.may_store)
+        self._storing = True  # nothing else of the upstream may end the turn meanwhile
+        try:
+            return await self._connection.store_node(node)
+        finally:
+            self._storing = False
+
+    async def _not_stored(self, end: TurnEnd, node: ResponseNode | None) -> None:
+        """End a turn by a failure, because its response must be stored and is not."""
+        if self.ended:
+            return  # aborted meanwhile
+        error = ResponseNotStored()
+        if node is not None:
+            self._connection.cache.fail(node.id)
+        self._evict_parent()
+        self._ending = Ending(message=error.message)
+        self._response_id = end.response_id
+        await self._end(self._failure(error), "failed", error.code, end.usage)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether its end is decided, or about to be."""
+        return self.ended or self._closing is not None or self._storing
 
     async def _end(self, frame: bytes | None, outcome: str, code: str | None, usage: bytes | None = None) -> None:
         if self.ended:

@@ -12,6 +12,9 @@ Event = dict[str, Any]
 KEY = [(b"authorization", b"Bearer k")]
 """Credentials, so that sockets have a tenant in common."""
 
+TENANT_KEY = b"of all workers, which share a store"
+"""For stores other than the one in memory."""
+
 
 def create(**members: Any) -> Event:
     """Return the body of a create."""

@@ -11,6 +11,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import JSONResponse, Response
 
+from tests.known_faults.talk import TENANT_KEY
 from tests.testing.http import Call
 from ws_responses import (
     Forbidden,
@@ -536,7 +537,9 @@ async def test_a_response_of_another_key_is_as_unknown_as_any(stored: str) -> No
     """A response made by one key can be continued, or told from one that never was, by another."""
     app = ScriptedApp()
     store = ListedStore()
-    middleware = ResponsesWebSocketMiddleware(app, store="memory" if stored == "memory" else store)
+    middleware = ResponsesWebSocketMiddleware(
+        app, store="memory" if stored == "memory" else store, tenant_key=TENANT_KEY
+    )
 
     async with MemorySocket(middleware, headers=[GOOD]) as ws:
         theirs = id_of(await ws.turn(HI | {"store": True}))
@@ -563,7 +566,7 @@ async def test_what_is_not_to_be_stored_is_nowhere_but_on_its_socket(caplog: pyt
     """
     app = ScriptedApp()
     store = ListedStore()
-    middleware = ResponsesWebSocketMiddleware(app, store=store)
+    middleware = ResponsesWebSocketMiddleware(app, store=store, tenant_key=TENANT_KEY)
     secret = {"model": "m", "input": "SECRET", "store": False}
 
     with caplog.at_level(logging.DEBUG):

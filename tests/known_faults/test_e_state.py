@@ -12,6 +12,7 @@ import pytest
 from tests.known_faults.talk import (
     KEY,
     NOT_FOUND,
+    TENANT_KEY,
     create,
     endings,
     failure,
@@ -180,7 +181,7 @@ async def test_a_stored_turn_on_unstored_history_is_refused() -> None:
     """It would persist what the client asked not to keep."""
     store = Ledger()
     app = ScriptedApp()
-    async with MemorySocket(ResponsesWebSocketMiddleware(app, store=store), headers=KEY) as ws:
+    async with MemorySocket(ResponsesWebSocketMiddleware(app, store=store, tenant_key=TENANT_KEY), headers=KEY) as ws:
         unstored = await ws.turn(create(store=False))
         refused = await ws.turn(follow(unstored, store=True))
 
@@ -193,7 +194,9 @@ async def test_a_stored_turn_on_unstored_history_is_refused() -> None:
 async def test_a_turn_that_does_not_ask_to_be_stored_is_not_stored_on_unstored_history() -> None:
     """``store`` absent means true; on an unstored parent it must not come to mean "persist the chain"."""
     store = Ledger()
-    async with MemorySocket(ResponsesWebSocketMiddleware(ScriptedApp(), store=store), headers=KEY) as ws:
+    async with MemorySocket(
+        ResponsesWebSocketMiddleware(ScriptedApp(), store=store, tenant_key=TENANT_KEY), headers=KEY
+    ) as ws:
         unstored = await ws.turn(create(store=False))
         first = await ws.turn(follow(unstored))
         await ws.turn(follow(first))
@@ -206,7 +209,7 @@ async def test_store_false_reaches_the_app_and_nothing_durable() -> None:
     """An app that is told otherwise would keep what the client forbade."""
     store = Ledger()
     app = ScriptedApp()
-    async with MemorySocket(ResponsesWebSocketMiddleware(app, store=store), headers=KEY) as ws:
+    async with MemorySocket(ResponsesWebSocketMiddleware(app, store=store, tenant_key=TENANT_KEY), headers=KEY) as ws:
         first = await ws.turn(create(store=False))
         await ws.turn(follow(first, store=False))
 
@@ -768,7 +771,7 @@ async def test_a_warm_up_says_whether_it_was_stored(
     store: Any, headers: list[tuple[bytes, bytes]], asked: bool | None, said_so: bool
 ) -> None:
     """It is our own response, so its ``store`` must tell whether another socket will find it."""
-    middleware = ResponsesWebSocketMiddleware(ScriptedApp(), store=store)
+    middleware = ResponsesWebSocketMiddleware(ScriptedApp(), store=store, tenant_key=TENANT_KEY)
     async with MemorySocket(middleware, headers=headers) as ws:
         warm = await ws.turn(create(generate=False, store=asked))
     async with MemorySocket(middleware, headers=headers) as ws:

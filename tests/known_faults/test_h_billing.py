@@ -13,7 +13,7 @@ import anyio
 import pytest
 import uvicorn
 
-from tests.known_faults.talk import KEY, NOT_FOUND, create, endings, failure, follow, id_of, response, said
+from tests.known_faults.talk import KEY, NOT_FOUND, TENANT_KEY, create, endings, failure, follow, id_of, response, said
 from ws_responses import Handshake, Limits, Principal, Refused, ResponsesWebSocketMiddleware
 from ws_responses.errors import StoreError
 from ws_responses.instrumentation import ConnectionClosed, Fact, FrameRefused, StoreFailed, TurnFinished
@@ -392,7 +392,7 @@ async def test_the_next_turn_of_a_socket_never_waits_for_a_store_and_others_get_
 ):
     """Read from the store, the second turn would miss the first; waiting for it, every turn would pay for it."""
     store = SlowStore()
-    middleware = ResponsesWebSocketMiddleware(ScriptedApp(), store=store)
+    middleware = ResponsesWebSocketMiddleware(ScriptedApp(), store=store, tenant_key=TENANT_KEY)
     async with MemorySocket(middleware, headers=KEY) as ws, MemorySocket(middleware, headers=KEY) as other:
         chain = [await ws.turn(create(store=True))]
         for _ in range(3):
@@ -412,7 +412,7 @@ async def test_the_next_turn_of_a_socket_never_waits_for_a_store_and_others_get_
 async def test_what_is_still_to_be_written_at_the_close_is_written() -> None:
     """The last turn before a reconnect is the one that the client comes back for."""
     store = SlowStore()
-    middleware = ResponsesWebSocketMiddleware(ScriptedApp(), store=store)
+    middleware = ResponsesWebSocketMiddleware(ScriptedApp(), store=store, tenant_key=TENANT_KEY)
     async with MemorySocket(middleware, headers=KEY) as ws:
         first = await ws.turn(create(store=True))
         second = await ws.turn(follow(first, store=True))
@@ -438,7 +438,12 @@ async def test_a_store_that_fails_is_told_and_costs_no_turn(how: str) -> None:
         store.error = StoreError("redis://secret@host is down")
         store.go.set()
     middleware = ResponsesWebSocketMiddleware(
-        ScriptedApp(), store=store, hooks=[facts.append], clock=clock, limits=Limits(store_timeout_s=2)
+        ScriptedApp(),
+        store=store,
+        tenant_key=TENANT_KEY,
+        hooks=[facts.append],
+        clock=clock,
+        limits=Limits(store_timeout_s=2),
     )
     async with MemorySocket(middleware, headers=KEY) as ws:
         first = await ws.turn(create(store=True))

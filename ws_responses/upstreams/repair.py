@@ -282,7 +282,12 @@ class TurnStream:
         return frames
 
     def fail(self, error: WireError) -> bytes:
-        """Return the one closing frame of a turn that failed: ``error`` before ``response.created``, else a failed one."""
+        """Return the one closing frame of a turn that failed: ``error`` before ``response.created``, else a failed one.
+
+        It stands in the place of the closing event that was to be sent, if there is one.
+        """
+        if self.end is not None:
+            self._next -= 1
         if self._created is None or self._in_whole:
             return encode_error(error, stream_id=self._stream_id)
         response: dict[str, Any] = dict(self._created)
