@@ -151,6 +151,7 @@ class Connection:
             now=self._opened_at,
             turn_ids=registry.new_turn_id,
             accept_wrapped=settings.accept_wrapped,
+            accept_cancel=settings.accept_cancel,
             keepalive_s=settings.keepalive_s,
             age_notice=settings.age_notice,
             lanes=settings.profile == "openai",

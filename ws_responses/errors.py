@@ -191,6 +191,24 @@ class ConnectionLimitReached(MalformedFrame):
         )
 
 
+class NothingToCancel(MalformedFrame):
+    """A ``response.cancel`` for what does not run or wait on this connection; nothing is changed by it."""
+
+    status = 404
+    code = "response_not_found"
+
+
+class ResponseCancelled(InvalidRequest):
+    """What the client has cancelled itself (``accept_cancel=True``) before its ``response.created``."""
+
+    status = 409
+    code = "response_cancelled"
+    ran = False
+
+    def __init__(self) -> None:
+        super().__init__("The response was cancelled by 'response.cancel'.")
+
+
 class PreviousResponseNotFound(InvalidRequest):
     """The parent is unknown, foreign, expired, evicted or deleted: one answer for all, so that it tells nothing."""
 

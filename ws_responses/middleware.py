@@ -137,6 +137,7 @@ class ResponsesWebSocketMiddleware:
             default: strict clients reject events that they do not know.
         age_notice: Tell an idle client of the connection's age limit by an error frame before the close.
         accept_wrapped: Take ``{"type": "response.create", "response": {...}}`` as well.
+        accept_cancel: Take ``response.cancel``, an extension of ours: it stops a response, or all of a lane.
         steering: "interrupt" lets clients steer the responses of an app (or of an upstream that cannot end them itself): its call
             is ended at the next border of its output. By default ``response.steer`` is refused there, and the engine's responses
             can be steered.
@@ -184,6 +185,7 @@ class ResponsesWebSocketMiddleware:
         keepalive_s: float | None = None,
         age_notice: bool = True,
         accept_wrapped: bool = False,
+        accept_cancel: bool = False,
         steering: Literal["interrupt"] | None = None,
         handshake_headers: HandshakeHeaders | None = None,
         on_close: OnClose | None = None,
@@ -235,6 +237,7 @@ class ResponsesWebSocketMiddleware:
             keepalive_s=keepalive_s,
             age_notice=age_notice,
             accept_wrapped=accept_wrapped,
+            accept_cancel=accept_cancel,
             steering=steering,
             handshake_headers=handshake_headers,
             on_close=on_close,

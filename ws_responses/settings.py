@@ -62,6 +62,7 @@ class Settings:
     keepalive_s: float | None
     age_notice: bool
     accept_wrapped: bool
+    accept_cancel: bool
     steering: Literal["interrupt"] | None
     handshake_headers: HandshakeHeaders | None
     on_close: OnClose | None

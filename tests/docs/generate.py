@@ -282,6 +282,14 @@ FURTHER_CODES: Final[dict[str, tuple[int, str]]] = {
         400,
         "A member of the frame has a wrong type, or members contradict each other. Evicts nothing.",
     ),
+    "response_already_completed": (
+        409,
+        "`response.cancel`: the response had completed by then. (Steers are given back with the same code.)",
+    ),
+    "response_not_active": (
+        409,
+        "`response.cancel`: the response had ended, or nothing runs or waits on the lane. (Steers are given back with it, too.)",
+    ),
     "warm_up_too_large": (
         413,
         "Warm-ups of a connection hold more than `max_warmup_bytes` before the app has accepted a first call.",
@@ -352,8 +360,8 @@ def errors_page() -> str:
         "",
         "`status` and a string `code` are always there; `stream_id` only on a named lane. Headers worth keeping",
         "(`retry-after`, rate limits) stand in a member `headers`, at the top and inside `error`. A turn that fails after its",
-        "`response.created` ends by `response.failed` instead, with `response.error` holding `code` and `message`: one",
-        "closing event per turn, never two. Messages hold no content and no keys.",
+        "`response.created` ends by `response.failed` instead, with `response.error` holding `code` and `message` (one that its",
+        "client has cancelled by `response.incomplete`): one closing event per turn, never two. Messages hold no content and no keys.",
         "",
         "## Codes of the middleware",
         "",

@@ -30,6 +30,15 @@ class Steering:
 
 
 @dataclass(frozen=True)
+class Cancelling:
+    """The frame cancels a response, or all of a lane if ``response_id`` is None."""
+
+    response_id: str | None
+    lane: str | None
+    named: bool
+
+
+@dataclass(frozen=True)
 class Create:
     """The frame asks for a turn."""
 
@@ -68,8 +77,8 @@ TYPES: dict[str, tuple[type, ...]] = {
 NOT_FOR_THE_APP = {"type", "stream_id", "generate", "stream", "stream_options", "background"}
 
 
-def read_frame(data: str | bytes) -> Refusal | Ignored | Create | Steering:
-    """Judge one frame."""
+def read_frame(data: str | bytes, *, cancels: bool = False) -> Refusal | Ignored | Create | Steering | Cancelling:
+    """Judge one frame; ``cancels`` if the extension is on."""
     try:
         frame = decoded(data)
     except (ValueError, RecursionError):
@@ -86,6 +95,8 @@ def read_frame(data: str | bytes) -> Refusal | Ignored | Create | Steering:
     if "stream_id" in frame and not is_lane_name(frame["stream_id"]):
         return Refusal("invalid_stream_id", "stream_id")
     lane = frame.get("stream_id")
+    if kind == "response.cancel" and cancels:
+        return _cancelling(frame, lane)
     if kind != "response.create":
         return Refusal("unknown_event_type", "type", lane)
     if "response" in frame:
@@ -102,6 +113,16 @@ def _steering(frame: dict[str, Any]) -> Refusal | Steering:
     given = frame["input"]
     good = isinstance(given, str) or (isinstance(given, list) and bool(given) and all(map(is_user_message, given)))
     return Steering(target, given, good=good and set(frame) == {"type", "previous_response_id", "input"})
+
+
+def _cancelling(frame: dict[str, Any], lane: str | None) -> Refusal | Cancelling:
+    others = [name for name in frame if name not in ("type", "response_id", "stream_id")]
+    if others:
+        return Refusal("invalid_request", others[0], lane)
+    response_id = frame.get("response_id")
+    if "response_id" in frame and not (isinstance(response_id, str) and 0 < len(response_id) <= 2048):
+        return Refusal("invalid_request", "response_id", lane)
+    return Cancelling(response_id, lane, "stream_id" in frame)
 
 
 def is_user_message(item: Any) -> bool:

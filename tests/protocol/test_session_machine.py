@@ -10,8 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.protocol.reference import Create, Ignored, Refusal, Steering, read_frame
-from ws_responses.errors import Forbidden, LocalProtocolError, Unavailable, UpstreamTimeout, WireError
+from tests.protocol.reference import Cancelling, Create, Ignored, Refusal, Steering, read_frame
+from ws_responses.errors import (
+    Forbidden,
+    LocalProtocolError,
+    ResponseCancelled,
+    Unavailable,
+    UpstreamTimeout,
+    WireError,
+)
 from ws_responses.limits import Limits
 from ws_responses.protocol.events import decode_members
 from ws_responses.protocol.session import (
@@ -118,6 +125,7 @@ class SessionMachine(RuleBasedStateMachine):
         keepalive=st.sampled_from([None, 5.0]),
         notice=st.booleans(),
         opened_at=st.sampled_from([0.0, 1e6 + 0.1, -5.5]),
+        cancels=st.sampled_from([True, True, False]),
     )
     def open(
         self,
@@ -134,6 +142,7 @@ class SessionMachine(RuleBasedStateMachine):
         keepalive: float | None,
         notice: bool,
         opened_at: float,
+        cancels: bool,
     ) -> None:
         self.limits = Limits(
             max_lanes=lanes,
@@ -155,6 +164,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.latest: dict[str | None, tuple[str, bool]] = {}
         self.responses = 0
         self.keepalive = keepalive
+        self.cancels = cancels
         self.age_notice = notice
         self.now = self.opened_at = self.active_at = opened_at
         self.blocked_since: float | None = None
@@ -175,6 +185,7 @@ class SessionMachine(RuleBasedStateMachine):
             turn_ids=self.new_id,
             keepalive_s=keepalive,
             age_notice=notice,
+            accept_cancel=cancels,
             steer_ids=lambda: f"steer_{len(self.steers)}",
         )
 
@@ -261,7 +272,9 @@ class SessionMachine(RuleBasedStateMachine):
         return known
 
     def check_abort(self, known: Known, error: WireError | None) -> None:
-        if isinstance(error, UpstreamTimeout):
+        if isinstance(error, ResponseCancelled):
+            assert self.cancels
+        elif isinstance(error, UpstreamTimeout):
             patience = self.patience(known)
             assert patience is not None
             assert self.blocked_since is None
@@ -456,6 +469,58 @@ class SessionMachine(RuleBasedStateMachine):
         known.steers.append(submitted)
         return True
 
+    # -- cancels, as the model has them ------------------------------------------------------------------------------
+
+    @precondition(is_open)
+    @rule(data=st.data(), lane=st.sampled_from(LANES), by=st.sampled_from(["id", "id", "lane", "both"]))
+    def cancel(self, data: st.DataObject, lane: str | None, by: str) -> None:
+        """Aim at what runs, at what waits, at what has run, or at nothing."""
+        known = [each.response for each in self.running if each.response is not None]
+        targets = [*known, *known, *[response for response, _ in self.latest.values()], "resp_0"]
+        frame = {"type": "response.cancel"}
+        if by != "lane":
+            frame["response_id"] = data.draw(st.sampled_from(targets))
+        if by != "id" and lane is not None:
+            frame["stream_id"] = lane
+        self.frame(json.dumps(frame))
+
+    def expect_cancel(self, meant: Cancelling) -> str | None:
+        """Return the code of the refusal of a cancel, None if it stops something."""
+        if meant.response_id is None:
+            busy = any(known.lane == meant.lane for known in self.running + self.waiting)
+            return None if busy else "response_not_active"
+        running = [known.lane for known in self.running if known.response == meant.response_id]
+        ended = [lane for lane, (response, _) in self.latest.items() if response == meant.response_id]
+        lanes = running or ended
+        if not lanes or (meant.named and lanes[0] != meant.lane):
+            return "response_not_found"
+        if running:
+            return None
+        return "response_already_completed" if self.latest[lanes[0]][1] else "response_not_active"
+
+    def take_cancel(self, meant: Cancelling, actions: Actions) -> None:
+        """What runs is aborted, and told so; what waits on a cancelled lane never starts; nothing else is touched."""
+        if meant.response_id is not None:
+            running = [known for known in self.running if known.response == meant.response_id]
+            waiting: list[Known] = []
+        else:
+            running = [known for known in self.running if known.lane == meant.lane]
+            waiting = [known for known in self.waiting if known.lane == meant.lane]
+        for known in waiting:
+            known.state = "dropped"
+            known.ends.append("cancelled")
+        aborts, dropped = list(actions[: len(running)]), actions[len(running) :]
+        assert [action.turn for action in aborts if isinstance(action, AbortTurn)] == [known.turn for known in running]
+        for known, drop, send in zip(waiting, dropped[::2], dropped[1::2], strict=True):
+            assert drop == DropTurn(known.turn)
+            assert isinstance(send, Send)
+            told = json.loads(send.frame)
+            assert (told["error"]["code"], told.get("stream_id")) == ("response_cancelled", known.lane)
+        for abort in aborts:
+            assert isinstance(abort, AbortTurn)
+            assert isinstance(abort.error, ResponseCancelled)
+        self.carry_out(aborts)
+
     def expect_finish(self, actions: Actions) -> list[Action]:
         done = self.carry_out(actions)
         assert isinstance(done[-1], Close)
@@ -517,7 +582,13 @@ class SessionMachine(RuleBasedStateMachine):
             assert self.books() == before
             return
         self.active_at = self.now
-        meant = read_frame(data)
+        meant = read_frame(data, cancels=self.cancels)
+        if isinstance(meant, Cancelling):
+            code = self.expect_cancel(meant)
+            if code is None:
+                self.take_cancel(meant, actions)
+                return
+            meant = Refusal(code, None, meant.lane)
         if isinstance(meant, Steering):
             size = size_of(data)
             if size > 60:

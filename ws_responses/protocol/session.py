@@ -25,13 +25,15 @@ from ws_responses.errors import (
     LanesNotServed,
     LocalProtocolError,
     MalformedFrame,
+    NothingToCancel,
     QueueFull,
+    ResponseCancelled,
     StreamLimitReached,
     UpstreamTimeout,
     WireError,
 )
 from ws_responses.limits import Limits
-from ws_responses.protocol import events, steering
+from ws_responses.protocol import cancelling, events, steering
 from ws_responses.protocol.events import ResponseCreate, encode_error
 from ws_responses.protocol.steering import Ending, Steer, SteerRefused
 
@@ -284,6 +286,7 @@ class Session:
         now: Present time, in seconds of a monotonic clock.
         turn_ids: Makes ids of turns.
         accept_wrapped: Take ``{"type": "response.create", "response": {...}}`` as well.
+        accept_cancel: Take ``response.cancel``.
         keepalive_s: Silence of a running turn after which ``KeepAlive`` is wanted; None for never.
         age_notice: Tell an idle client of the age limit by an error frame before the close.
         lanes: Serve lanes; without them a ``stream_id`` is refused, turns run one at a time, and nothing is steered.
@@ -291,6 +294,7 @@ class Session:
     """
 
     __slots__ = (
+        "_accept_cancel",
         "_accept_wrapped",
         "_active_at",
         "_age_notice",
@@ -320,6 +324,7 @@ class Session:
         now: float,
         turn_ids: Callable[[], str],
         accept_wrapped: bool = False,
+        accept_cancel: bool = False,
         keepalive_s: float | None = None,
         age_notice: bool = True,
         lanes: bool = True,
@@ -337,6 +342,7 @@ class Session:
         self._turn_ids = turn_ids
         self._steer_ids = steer_ids or turn_ids
         self._accept_wrapped = accept_wrapped
+        self._accept_cancel = accept_cancel
         self._keepalive_s = keepalive_s
         self._age_notice = age_notice
         self._serves_lanes = lanes
@@ -378,6 +384,8 @@ class Session:
             if kind == steering.STEER and self._serves_lanes:
                 return self._take_steer(members)
             lane_name = self._lane_of(members)
+            if kind == cancelling.CANCEL and self._accept_cancel:
+                return self._cancel(cancelling.cancelled_id(members), lane_name, named="stream_id" in members)
             if kind != events.CREATE:
                 raise events.not_an_event(kind)
             if "response" in members:
@@ -612,9 +620,9 @@ class Session:
         self.queued_bytes -= turn.create.size
         return turn
 
-    def _drop_queued(self, error: WireError | None = None) -> Actions:
+    def _drop_queued(self, error: WireError | None = None, lanes: Iterable[Lane] | None = None) -> Actions:
         dropped: list[Turn] = []
-        for lane in self.lanes.values():
+        for lane in self.lanes.values() if lanes is None else lanes:
             while lane.queue:
                 turn = self._unqueue(lane)
                 turn.move(TurnInput.END)
@@ -626,7 +634,39 @@ class Session:
                 actions.append(Send(encode_error(error, stream_id=turn.lane.name)))
         return actions
 
+    # -- cancelling --------------------------------------------------------------------------------------------------
+
+    def _cancel(self, response_id: str | None, lane_name: str | None, *, named: bool) -> Actions:
+        """Stop a response, or all that runs and waits on a lane; each is told by its own closing event.
+
+        Raises:
+            NothingToCancel: There is nothing of that.
+        """
+        if response_id is not None:
+            turn, lane = self._find(response_id)
+            if lane is None or (named and lane.name != lane_name):
+                raise NothingToCancel(
+                    "The response is not available on this WebSocket connection.", param="response_id"
+                )
+            if turn is None:
+                code = "response_already_completed" if lane.completed else "response_not_active"
+                raise NothingToCancel("The response is over.", param="response_id", code=code, status=409)
+            return (AbortTurn(turn, ResponseCancelled()),)
+        lane = self.lanes.get(lane_name)
+        if lane is None or (lane.running is None and not lane.queue):
+            raise NothingToCancel("Nothing runs or waits on this lane.", code="response_not_active", status=409)
+        # The queue first: the end of the running turn would start the next one.
+        running, dropped = lane.running, self._drop_queued(ResponseCancelled(), (lane,))
+        return dropped if running is None else (AbortTurn(running, ResponseCancelled()), *dropped)
+
     # -- steering ----------------------------------------------------------------------------------------------------
+
+    def _find(self, response_id: str) -> tuple[Turn | None, Lane | None]:
+        """Return the running turn of a response, and its lane; the lane alone if it is the latest response there."""
+        turn = next((turn for turn in self.running if turn.response_id == response_id), None)
+        if turn is not None:
+            return turn, turn.lane
+        return None, next((lane for lane in self.lanes.values() if lane.latest == response_id), None)
 
     def _take_steer(self, members: dict[str, Raw]) -> Actions:
         target, given = steering.target_of(members)
@@ -639,12 +679,7 @@ class Session:
                 code="request_too_large",
                 status=413,
             )
-        turn = next((turn for turn in self.running if turn.response_id == target), None)
-        lane = (
-            turn.lane
-            if turn is not None
-            else next((each for each in self.lanes.values() if each.latest == target), None)
-        )
+        turn, lane = self._find(target)
         try:
             items = steering.read_items(members)
             steered = self._steered(turn, lane, len(given))

@@ -407,7 +407,11 @@ def _other_events() -> SearchStrategy[dict[str, Any]]:
             st.sampled_from([{}, {}, {}, {"stream_id": "a"}, {"model": "m"}]),
         ),
         st.just({"type": "response.inject", "response_id": "resp_1", "input": []}),
-        st.just({"type": "response.cancel"}),
+        st.builds(
+            _cancel,
+            st.sampled_from(["resp_1", "resp_2", None, ""]),
+            st.sampled_from([{}, {}, {"stream_id": "a"}, {"stream_id": None}, {"event_id": "e"}]),
+        ),
         st.builds(
             _typed,
             st.dictionaries(texts(8), json_values(), max_size=3),
@@ -418,6 +422,10 @@ def _other_events() -> SearchStrategy[dict[str, Any]]:
 
 def _steer(target: str | None, given: Any, more: dict[str, Any]) -> dict[str, Any]:
     return {"type": "response.steer", "previous_response_id": target, "input": given, **more}
+
+
+def _cancel(response_id: str | None, more: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.cancel", **({} if response_id is None else {"response_id": response_id}), **more}
 
 
 def _user_messages(text: str) -> list[dict[str, Any]]:

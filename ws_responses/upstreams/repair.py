@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from ws_responses.errors import UpstreamError, WireError
+from ws_responses.errors import ResponseCancelled, UpstreamError, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.calls import output_head
 from ws_responses.protocol.events import EventHead, decode_delta_head, decode_plain_head, encode, encode_error
@@ -284,16 +284,18 @@ class TurnStream:
     def fail(self, error: WireError) -> bytes:
         """Return the one closing frame of a turn that failed: ``error`` before ``response.created``, else a failed one.
 
-        It stands in the place of the closing event that was to be sent, if there is one.
+        It stands in the place of the closing event that was to be sent, if there is one. One that its client has cancelled did
+        not fail: it is incomplete, with the status that OpenAI's HTTP side gives it.
         """
         if self.end is not None:
             self._next -= 1
         if self._created is None or self._in_whole:
             return encode_error(error, stream_id=self._stream_id)
-        response: dict[str, Any] = dict(self._created)
+        response: dict[str, Any] = {**self._created, "output": [Raw(item) for item in self._items.finished()]}
+        if isinstance(error, ResponseCancelled):
+            return self._own_event(events.INCOMPLETE, response={**response, "status": "cancelled"})
         response["status"] = "failed"
         response["error"] = {"code": error.code, "message": error.message}
-        response["output"] = [Raw(item) for item in self._items.finished()]
         return self._own_event(events.FAILED, response=response)
 
     def steer_event(self, kind: str, members: Mapping[str, Any]) -> bytes:
