@@ -1,8 +1,10 @@
 """What all tests share: the async backends, Hypothesis profiles, and `require` for tools that may be missing."""
 
 import importlib.util
+import logging
 import os
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +29,17 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Run each async test on both backends; a test of one only overrides this fixture or parametrises it."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Undo what a test's app sets up for the whole process: Litestar's own logging would show later tests more records."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)
 
 
 def require(name: str, *, present: bool | None = None) -> None:
