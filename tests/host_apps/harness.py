@@ -2,7 +2,7 @@
 
     HOST_APP=fastresponses INNER_PATH=/v1/responses uvicorn tests.host_apps.harness:app
 
-The header `x-app` names the history mode.
+The header `x-app` names the history mode; what is below `/strict` and `/complete` is wrapped for strict clients.
 """
 
 import importlib
@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.host_apps import script
+from tests.host_apps.matrix import STRICT
 from ws_responses import Limits, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp, Receive, Scope, Send
 
@@ -71,6 +72,10 @@ class Harness:
             mode: ResponsesWebSocketMiddleware(module.api, path=PATH, inner_path=inner, history=mode, limits=limits)
             for mode in ("replay", "forward")
         }
+        self._strict = {
+            place: ResponsesWebSocketMiddleware(module.api, path=PATH, inner_path=inner, limits=limits, **options)
+            for place, options in STRICT.items()
+        }
         self._chat = Starlette(routes=[Route("/chat/v1/chat/completions", complete, methods=["POST"])])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,6 +85,9 @@ class Harness:
         elif scope["path"].startswith("/control/"):
             answer = JSONResponse(getattr(self, scope["path"].rpartition("/")[2])())
             await answer(scope, receive, send)
+        elif place := next((place for place in STRICT if scope["path"].startswith(place + "/")), None):
+            path = scope["path"].removeprefix(place)
+            await self._strict[place]({**scope, "path": path, "raw_path": path.encode()}, receive, send)
         elif scope["path"].startswith("/chat/"):
             await self._chat(scope, receive, send)
         else:
@@ -88,10 +96,14 @@ class Harness:
     def gauges(self) -> dict[str, int]:
         """What is open and running."""
         return {
-            "connections": sum(each.connections for each in self._modes.values()),
-            "turns": sum(each.running_turns for each in self._modes.values()),
+            "connections": sum(each.connections for each in self._all),
+            "turns": sum(each.running_turns for each in self._all),
             "handlers": script.counts["open"],
         }
+
+    @property
+    def _all(self) -> list[ResponsesWebSocketMiddleware]:
+        return [*self._modes.values(), *self._strict.values()]
 
     def calls(self) -> dict[str, int]:
         """Return how often a handler was called."""

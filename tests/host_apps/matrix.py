@@ -1,7 +1,13 @@
 """What third-party apps do when they are wrapped: the table of the support page, which the tests here hold against the apps."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+STRICT: Final[dict[str, dict[str, Any]]] = {
+    "/strict": {"profile": "open-responses"},
+    "/complete": {"complete_response": True},
+}
+"""How apps are wrapped for strict clients, by the paths below which they are served so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +23,7 @@ class App:
         breaks: How a turn ends whose handler raises in the midst of its text.
         gone: What the handler does when its client leaves.
         path: Of its route.
+        strict: It gives strict clients all that Open Responses wants of a socket.
         mind: What its users should know.
     """
 
@@ -28,6 +35,7 @@ class App:
     breaks: str = "`response.failed`"
     gone: str = "ends"
     path: str = "/v1/responses"
+    strict: bool = False
     mind: str
 
 
@@ -38,7 +46,10 @@ APPS: Final = (
         replay="works",
         forward="works",
         raises="`error` 500",
-        mind="It tells handlers of a client that has gone by `cancellation_signal`, and cancels none.",
+        strict=True,
+        mind="It tells handlers of a client that has gone by `cancellation_signal`, and cancels none. Its response objects lack what "
+        "strict clients demand: `complete_response=True`, or the profile, fills them; then all that Open Responses says of "
+        "sockets holds.",
     ),
     App(
         name="fastapi_openai_compat",
@@ -54,7 +65,8 @@ APPS: Final = (
         replay="works",
         forward="works",
         raises="`response.failed`",
-        mind="Its own WebSocket route, on the same path, is hidden by ours.",
+        strict=True,
+        mind="Its own WebSocket route, on the same path, is hidden by ours. All that Open Responses says of sockets holds.",
     ),
     App(
         name="graphserve",

@@ -1,15 +1,18 @@
-"""azure-ai-agentserver-responses: the host object is the app. It keeps responses."""
+"""azure-ai-agentserver-responses: the host object is the app. It keeps responses, and has no compaction: the operator's own."""
 
 # It is installed in an environment of its own.
 # mypy: disable-error-code="import-not-found"
 # pyright: reportMissingImports=false
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from azure.ai.agentserver.responses import ResponseEventStream, ResponsesAgentServerHost
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from tests.host_apps import script
 
@@ -64,4 +67,17 @@ async def until(signal: asyncio.Event, pieces: AsyncGenerator[str]) -> AsyncIter
         await pieces.aclose()
 
 
+async def compact(request: Request) -> JSONResponse:
+    """Compact as an operator's own route may: by an item that says how many items it stands for."""
+    body = await request.json()
+    if "model" not in body:
+        return JSONResponse({"error": {"message": "'model' is missing", "param": "model"}}, 400)
+    item = {"id": f"cmp_{uuid.uuid4().hex}", "type": "compaction", "encrypted_content": f"{len(body['input'])} items"}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **details}
+    answer = {"id": f"resp_{uuid.uuid4().hex}", "object": "response.compaction", "created_at": int(time.time())}
+    return JSONResponse({**answer, "output": [item], "usage": usage})
+
+
+api.add_route("/v1/responses/compact", compact, methods=["POST"])
 api.response_handler(answer)
