@@ -156,15 +156,16 @@ class Call:
         silence_s: Longest silence; None for any.
 
     Attributes:
+        response: Its head.
         chunks: The bytes of its body, as they come.
     """
 
-    __slots__ = ("_silence_s", "_stream", "chunks")
+    __slots__ = ("_silence_s", "_stream", "chunks", "response")
 
     def __init__(self, stream: AsyncStream[object], silence_s: float | None) -> None:
         self._stream = stream
         self._silence_s = silence_s
-        response = stream.response
+        self.response = response = stream.response
         # Some proxies compress whatever they are told.
         plain = response.headers.get("content-encoding", "identity") == "identity"
         self.chunks: AsyncIterator[bytes] = response.aiter_raw() if plain else response.aiter_bytes()

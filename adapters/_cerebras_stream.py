@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ws_responses.adapters._chunks import DONE, ChunkReader, UsageObject, decoded, reported_error
 from ws_responses.backends import Delta
-from ws_responses.upstreams.sse import SSEDecoder, single_event
+from ws_responses.upstreams.sse import SSEDecoder, usual_events
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
@@ -128,21 +128,18 @@ class AnswerReader:
         """
         if self._ended:
             return
-        # Most of what arrives is one whole event: no detour by the decoder, unless that holds a part of one.
-        event = single_event(body) if self._whole and len(body) <= self._max_event_bytes else None
-        if event is not None and event != DONE:
-            delta = self._chunks.read(event)
-            if delta is not None:
-                yield delta
-            return
-        for event in self._sse.feed(body):
+        # Most of what arrives is whole events: no detour by the decoder, unless that holds a part of one.
+        events = usual_events(body) if self._whole and len(body) <= self._max_event_bytes else None
+        if events is None:
+            events = self._sse.feed(body)
+            self._whole = not self._sse.pending
+        for event in events:
             if event == DONE:
                 self._ended = True
                 return
             delta = self._chunks.read(event)
             if delta is not None:
                 yield delta
-        self._whole = not self._sse.pending
 
     def end(self) -> Delta:
         """Return the last delta: why sampling ended, and what was used.

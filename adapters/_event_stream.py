@@ -10,7 +10,7 @@ from msgspec import Struct
 from ws_responses.backend_errors import nonsense, service_error, stream_error, timed_out
 from ws_responses.errors import StreamTruncated, WireError
 from ws_responses.upstreams.answers import decode_answer
-from ws_responses.upstreams.sse import SSEDecoder
+from ws_responses.upstreams.sse import SSEDecoder, usual_events
 
 try:
     import aiohttp
@@ -144,7 +144,7 @@ class EventStream:
             WireError: The body was cut off, an event is too large, or nothing came in time.
         """
         while data := await self._read():
-            events = _usual_events(data) if not self._decoder.pending else None
+            events = usual_events(data) if not self._decoder.pending else None
             if events is None or len(data) > self._limits.max_event_bytes:
                 events = self._decoder.feed(data)
             if events:
@@ -219,16 +219,6 @@ class EventStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _usual_events(data: bytes) -> list[bytes] | None:
-    """Return the data of whole events in the usual form, one line each; None if there is anything else."""
-    if data[-2:] != b"\n\n" or b"\r" in data:
-        return None
-    lines = data[:-2].split(b"\n\n")
-    events = [line[6:] for line in lines if line[:6] == b"data: "]
-    # A line end within means a further line.
-    return events if len(events) == len(lines) and data.count(b"\n") == 2 * len(lines) else None
 
 
 def _error_in(answer: bytes) -> WireError:

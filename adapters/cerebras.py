@@ -6,7 +6,7 @@ would cost ten times as much per chunk. For asyncio only, because aiohttp is.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -18,8 +18,9 @@ except ImportError as error:
 
 from ws_responses.adapters._cerebras_errors import LOST
 from ws_responses.adapters._cerebras_request import FIXED_MEMBERS, Body, RequestOptions, chat_body, token_body
-from ws_responses.adapters._cerebras_service import CHAT, COMPLETIONS, LATE_S, ClientOptions, Service, shared_tls
+from ws_responses.adapters._cerebras_service import CHAT, COMPLETIONS, LATE_S, Call, ClientOptions, Service, shared_tls
 from ws_responses.adapters._cerebras_stream import AnswerReader, TokenReader
+from ws_responses.adapters._gathering import Gathered, joined
 from ws_responses.adapters.chat_completions import ChatReader
 from ws_responses.backends import Accepts, ChatPrompt, Delta, GenerateParams, PromptNotAccepted, TokenPrompt, Usage
 from ws_responses.errors import ConfigurationError
@@ -33,6 +34,12 @@ PromptEncoding = Literal["msgpack", "json"]
 """How token ids are sent."""
 
 MIB: Final = 1024 * 1024
+
+GATHER_S: Final = 0.003
+"""Much less than anybody sees, and at 4,000 chunks a second a dozen of them."""
+
+MAX_GATHER_S: Final = 0.1
+"""More than that people see."""
 
 
 class CerebrasBackend:
@@ -60,6 +67,9 @@ class CerebrasBackend:
         keepalive_s: Time that an idle connection is kept for the next turn: tools take long.
         max_connections: Most connections, each of one generation at a time; more generations wait.
         max_event_bytes: Largest event: the arguments of a call may come in one.
+        gather_s: Chunks that follow each other faster than this are handed on together, as one delta, and so at most this much
+            later: a fast answer takes a third of the CPU time. The first chunk never waits, nor do those of a slower answer.
+            0 hands on each by itself.
         extra_body: Further members of every request. They win; None leaves a member out.
 
     Raises:
@@ -84,6 +94,7 @@ class CerebrasBackend:
         keepalive_s: float = 120.0,
         max_connections: int = 1000,
         max_event_bytes: int = 4 * MIB,
+        gather_s: float = GATHER_S,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         extra = dict(extra_body or {})
@@ -106,8 +117,11 @@ class CerebrasBackend:
         )
         if client is None:
             shared_tls()
+        if not 0 <= gather_s <= MAX_GATHER_S:
+            raise ConfigurationError(f"gather_s must be from 0 to {MAX_GATHER_S:g} seconds, not {gather_s!r}")
         self._service = Service(clients.make, client)
         self._max_event_bytes = max_event_bytes
+        self._gather_s = gather_s
         self._gzip_above_bytes = gzip_above_bytes
         self._prefill_by_sampling = prefill_by_sampling
         self._prompt_encoding = prompt_encoding
@@ -137,8 +151,9 @@ class CerebrasBackend:
         call = await self._service.call(path, body)
         del body
         try:
-            async for chunk in call.chunks:
-                for delta in reader.feed(chunk):
+            async for chunk in self._pieces(call):
+                deltas = reader.feed(chunk)
+                for delta in joined(deltas) if self._gather_s else deltas:
                     yield delta
                 if reader.done:
                     break
@@ -178,6 +193,9 @@ class CerebrasBackend:
     async def aclose(self) -> None:
         """Close the client of the running event loop; a later use makes another."""
         await self._service.aclose()
+
+    def _pieces(self, call: Call) -> AsyncIterator[bytes]:
+        return Gathered(call.response, call.chunks, self._gather_s) if self._gather_s else call.chunks
 
     def _request(self, prompt: TokenPrompt | ChatPrompt, params: GenerateParams) -> tuple[str, Body, AnswerReader]:
         if isinstance(prompt, ChatPrompt):

@@ -24,7 +24,7 @@ ROWS = {
     },
     "P3": {"P3.forward", "P3.turn", "P3.engine", "P3.replay"},
     "P4": {"P4.delta", "P4.tokens", "P4.rewind"},
-    "P5": {f"P5.{pace}{kind}" for pace in ("", "queued.") for kind in ("tokens", "chat")},
+    "P5": {f"P5.{way}{kind}" for way in ("", "single.", "queued.") for kind in ("tokens", "chat")},
     "P6": {
         *(f"P6.at{tokens}" for tokens in (5_000, 50_000, 100_000, 200_000)),
         *(f"P6.classifier{ms}" for ms in (1, 10)),

@@ -145,19 +145,20 @@ def engine_app() -> ASGIApp:
     return ResponsesApp(ResponsesEngine(backend), authorize="open", limits=limits)
 
 
-def cerebras_app(url: str, *, tokens: bool) -> ASGIApp:
+def cerebras_app(url: str, *, tokens: bool, single: bool) -> ASGIApp:
     """Return the engine with Cerebras.
 
     Args:
         url: Where that is.
         tokens: Give it token ids, and take ids from it; else chat messages.
+        single: Hand on each chunk by itself.
     """
     from ws_responses import ResponsesApp, ResponsesEngine
-    from ws_responses.adapters.cerebras import CerebrasBackend
+    from ws_responses.adapters.cerebras import GATHER_S, CerebrasBackend
     from ws_responses.rendering.chat import ChatRenderer
     from ws_responses.rendering.harmony import HarmonyRenderer
 
-    backend = CerebrasBackend(api_key="csk-bench", base_url=url)
+    backend = CerebrasBackend(api_key="csk-bench", base_url=url, gather_s=0.0 if single else GATHER_S)
     engine = ResponsesEngine(backend, renderer=HarmonyRenderer() if tokens else ChatRenderer())
     return ResponsesApp(engine, authorize="open")
 
@@ -210,5 +211,7 @@ def target(name: str) -> ASGIApp:
         return agents_app(classifier_ms=float(ms) if ms else None)
     kind, _, url = name.partition("@")
     if url:
-        return relay_of(url) if kind == "relay" else cerebras_app(url, tokens=kind == "tokens")
+        if kind == "relay":
+            return relay_of(url)
+        return cerebras_app(url, tokens=kind.endswith("tokens"), single=kind.startswith("single"))
     raise ValueError(f"no such app: {name}")

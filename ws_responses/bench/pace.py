@@ -5,17 +5,26 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from ws_responses.bench.client import Socket, create_frame
-from ws_responses.bench.results import Row, Sample, in_turn
+from ws_responses.bench.results import Row, Sample, Unexpected, in_turn
 from ws_responses.bench.server import Child, CpuTime, Server
-from ws_responses.bench.service import MODEL
-from ws_responses.bench.streams import events_of
+from ws_responses.bench.service import MODEL, text_of
+from ws_responses.protocol.events import encode
 
 _RATE: Final = 4_000
 _NO_PACE: Final = 1_000_000
-_QUEUED: Final = "queued."
 _UNIT: Final = "% of a core"
-_RELAY_LACKS: Final = 3
-"""Events that a turn has, less what the service sends beside its deltas."""
+
+_GATHERED: Final = ""
+_SINGLE: Final = "single."
+_QUEUED: Final = "queued."
+_WAYS: Final = {
+    _GATHERED: "as it comes",
+    _SINGLE: "each chunk by itself (gather_s=0)",
+    _QUEUED: "chunks that have queued up, as on a busy server",
+}
+_KINDS: Final = {"tokens": "ids in and out", "chat": "chat messages"}
+_RELAY: Final = "relay"
+_BAR: Final = 10
 
 
 class Pace:
@@ -28,27 +37,33 @@ class Pace:
     name = "P5"
 
     def __init__(self, *, quick: bool) -> None:
-        self._chunks = _RATE // 2 if quick else 3 * _RATE
+        self._chunks = _RATE // 2 if quick else 2 * _RATE
+        self._text = text_of(self._chunks)
         of = f"{_RATE:,} chunks a second from Cerebras to a socket"
-        self.rows = (
-            Row("P5.tokens", f"{of}, ids in and out, beside relaying them as they are", _UNIT, 10, "value"),
-            Row("P5.chat", f"{of}, chat messages, beside the same", _UNIT, 10, "value"),
-            Row(
-                "P5.queued.tokens", "as many chunks that have queued up, as on a busy server, ids", _UNIT, None, "value"
-            ),
-            Row("P5.queued.chat", "as many chunks that have queued up, chat messages", _UNIT, None, "value"),
+        self.rows = tuple(
+            Row(f"P5.{way}{kind}", f"{of}: {words}, {how}", _UNIT, None if way else _BAR, "value")
+            for way, how in _WAYS.items()
+            for kind, words in _KINDS.items()
         )
         self._stack = ExitStack()
         self._servers: dict[str, Server] = {}
 
     async def __aenter__(self) -> Self:
         """Start the services and their servers."""
-        for name, rate in (("", _RATE), (_QUEUED, _NO_PACE)):
-            service = self._stack.enter_context(Child("ws_responses.bench.service", str(rate), str(self._chunks)))
-            for kind in ("relay", "tokens", "chat"):
-                server = Server(f"{kind}@http://127.0.0.1:{service.port}")
-                self._servers[name + kind] = self._stack.enter_context(server)
+        paced, queued = (
+            self._stack.enter_context(Child("ws_responses.bench.service", str(rate), str(self._chunks)))
+            for rate in (_RATE, _NO_PACE)
+        )
+        for way, service in ((_GATHERED, paced), (_SINGLE, paced), (_QUEUED, queued)):
+            for kind in _KINDS:
+                self._serve(way + kind, f"{way}{kind}", service)
+        self._serve(_RELAY, _RELAY, paced)
+        self._serve(_QUEUED + _RELAY, _RELAY, queued)
         return self
+
+    def _serve(self, name: str, app: str, service: Child) -> None:
+        server = Server(f"{app.removeprefix(_QUEUED)}@http://127.0.0.1:{service.port}")
+        self._servers[name] = self._stack.enter_context(server)
 
     async def __aexit__(self, *_: object) -> None:
         """End them."""
@@ -58,18 +73,19 @@ class Pace:
         """Run a turn on each."""
         shares = {name: await self._share(name) for name in in_turn(self._servers, number)}
         return {
-            f"P5.{pace}{kind}": Sample(shares[pace + kind], shares[f"{pace}relay"])
-            for pace in ("", _QUEUED)
-            for kind in ("tokens", "chat")
+            f"P5.{way}{kind}": Sample(shares[way + kind], shares[(_QUEUED if way == _QUEUED else "") + _RELAY])
+            for way in _WAYS
+            for kind in _KINDS
         }
 
     async def _share(self, name: str) -> float:
         """Return the share of a core that a turn takes of a server at full pace, in percent."""
         server = self._servers[name]
-        frames = events_of(self._chunks) - (_RELAY_LACKS if name.endswith("relay") else 0)
         socket = await Socket.connect(server.url)
         async with CpuTime(server) as cpu:
-            await socket.turn(create_frame(MODEL), frames)
+            closing = await socket.turn(create_frame(MODEL))
         await socket.close()
+        if not name.endswith(_RELAY) and encode(self._text) not in closing:
+            raise Unexpected(f"{name}: the answer is not what the service said")
         # A service that is late on a busy machine does not make it less.
         return cpu.seconds / self._chunks * _RATE * 100

@@ -88,6 +88,11 @@ def _request(requests: Any) -> bytes | None:
 # --- what it says -------------------------------------------------------------------------------------------------------
 
 
+def text_of(chunks: int) -> str:
+    """Return the text of an answer of so many chunks."""
+    return "".join(text for text, _ in islice(_tokens(), chunks))
+
+
 def _tokens() -> Iterator[tuple[str, int]]:
     """Yield tokens of some text, for ever."""
     encoding = load_encoding("o200k_harmony")

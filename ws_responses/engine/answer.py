@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from ws_responses.backends import PromptNotAccepted
+from ws_responses.engine.call_ids import ChainCalls
 from ws_responses.engine.compacting import Compacted, TurnCompaction, is_due
 from ws_responses.engine.events import EventWriter
 from ws_responses.engine.generation import Caller, Opened, close, drain, retry_after_s
@@ -57,6 +58,7 @@ class TurnAnswer:
     __slots__ = (
         "_announced",
         "_caller",
+        "_calls",
         "_compacted",
         "_counts",
         "_emit",
@@ -86,6 +88,7 @@ class TurnAnswer:
         self._seal = seal
         self._compacted: Compacted | None = None
         self._counts = counts
+        self._calls = ChainCalls(turn)
         self._events = EventWriter(emit)
         self._announced = False
         request = plan.draft.request
@@ -187,6 +190,7 @@ class TurnAnswer:
             self._events,
             draft.tools,
             encrypted_reasoning=draft.request.encrypted_reasoning,
+            is_taken=self._calls.has,
             is_steered=lambda: self._turn.steered,
         )
         reader = AnswerReader(
@@ -240,7 +244,7 @@ class TurnAnswer:
         # What comes after a compaction is rendered from the items that later turns see: they are few.
         anew = self._compacted is not None
         sampled = None if anew else self._sampled(reader)
-        turn.kept = plan.kept(None if anew else self._state_after(output, sampled))
+        turn.kept = plan.kept(None if anew else self._state_after(output, sampled), self._calls.after(output))
         if sampled is not None:
             turn.record_tokens(sampled, plan.route.renderer.name)
         closed = self._objects.closed(reason, self._usage(reader), reader.service_tier)

@@ -20,7 +20,11 @@ MAX_ITEMS: Final = 512
 """Items of one response: four times the calls that the API makes at once; more is a service that repeats itself."""
 
 
-def _never() -> bool:
+MAX_CALL_ID_CHARS: Final = 256
+"""Longer ones are no names; OpenAI's have 29."""
+
+
+def _never(*_: object) -> bool:
     return False
 
 
@@ -55,6 +59,7 @@ class ItemWriter:
         tools: What was offered: tells whether a call is a function's or a custom tool's, and its namespace.
         new_id: Gives ids: takes the prefix.
         encrypted_reasoning: Reasoning items have ``encrypted_content`` (null).
+        is_taken: Whether an id of a call, as the service gave it, is another call's of the conversation.
         is_steered: Whether the answer is to end before its next item. It goes on once a call has begun: all calls of an answer
             are made at once, and wait for the client anyway.
 
@@ -70,6 +75,7 @@ class ItemWriter:
         "_events",
         "_grow",
         "_is_steered",
+        "_is_taken",
         "_item",
         "_kind",
         "_new_id",
@@ -86,6 +92,7 @@ class ItemWriter:
         *,
         new_id: Callable[[str], str] = random_id,
         encrypted_reasoning: bool = False,
+        is_taken: Callable[[str], bool] = _never,
         is_steered: Callable[[], bool] = _never,
     ) -> None:
         self._events = events
@@ -93,6 +100,7 @@ class ItemWriter:
         self._tools = tools
         self._new_id = new_id
         self._encrypted = encrypted_reasoning
+        self._is_taken = is_taken
         self._is_steered = is_steered
         self._kind: Kind | None = None
         self._phase: str | None = None
@@ -259,12 +267,12 @@ class ItemWriter:
         return place if content_index is None else b'%b,"content_index":%d' % (place, content_index)
 
     def _call_id(self, given: str | None) -> str:
-        """Return the service's id of a call if it can name one, else one of ours."""
-        if not given or len(given) > 256 or given in self._call_ids:
-            given = self._new_id("call")
-        given = mended(given)
-        self._call_ids.add(given)
-        return given
+        """Return the service's id of a call if it can name one, and no other; else one of ours."""
+        call_id = mended(given) if given else ""
+        if not 0 < len(call_id) <= MAX_CALL_ID_CHARS or call_id in self._call_ids or self._is_taken(call_id):
+            call_id = self._new_id("call")
+        self._call_ids.add(call_id)
+        return call_id
 
 
 def _part(kind: Kind, whole: bytes) -> bytes:

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from ws_responses.backends import ChatPrompt, GenerateParams, TokenPrompt
+from ws_responses.engine.call_ids import CallIds
 from ws_responses.engine.request import Request
 from ws_responses.errors import InvalidRequest
 from ws_responses.rendering.cache import Kept, Rendering
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.rendering.renderer import Answer, ToolChoice, ToolSet
 from ws_responses.routing import Route
+from ws_responses.state.node import Carried
 from ws_responses.upstreams.base import CurrentTurn
 
 
@@ -32,9 +34,15 @@ class EngineKept(Kept, frozen=True, kw_only=True):
 
     Attributes:
         session: Name of the conversation, for services that keep a slot or a session for each.
+        call_ids: Of the calls up to here; None if nobody has looked.
     """
 
     session: str = ""
+    call_ids: CallIds | None = None
+
+    def bytes_since(self, parent: Carried | None) -> int:
+        """Return the bytes of memory that this keeps alive and the parent's does not."""
+        return super().bytes_since(parent) + (0 if self.call_ids is None else self.call_ids.size)
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -87,11 +95,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Tokens of the prompt; None if they are not counted here."""
         return self.answer.prompt.end if isinstance(self.prompt, TokenPrompt) else None
 
-    def kept(self, state: Rendered | None) -> EngineKept:
+    def kept(self, state: Rendered | None, call_ids: CallIds | None = None) -> EngineKept:
         """Return what the next turn can go on from.
 
         Args:
             state: The conversation, this turn's answer included; None if it has no form.
+            call_ids: Of its calls, if somebody has looked.
         """
         return EngineKept(
             key=None if state is None else self.rendering.key,
@@ -99,6 +108,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             route=self.route,
             resolved=self.resolved,
             session=self.draft.session,
+            call_ids=call_ids,
         )
 
 

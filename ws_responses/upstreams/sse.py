@@ -54,6 +54,22 @@ def single_event(chunk: bytes) -> bytes | None:
     return None if _LF in data else data
 
 
+def usual_events(chunk: bytes) -> list[bytes] | None:
+    """Return the data of a chunk which is whole events in the form that services send: one `data:` line each, ending in LF.
+
+    As for `single_event`, nothing may be pending, and the chunk must be within the limit of an event.
+
+    Returns:
+        The data of each, or None if the chunk has to go through `SSEDecoder.feed`.
+    """
+    if chunk[-2:] != b"\n\n" or _CR in chunk:
+        return None
+    lines = chunk[:-2].split(b"\n\n")
+    events = [line[6:] for line in lines if line[:6] == b"data: "]
+    # A line end within means a further line.
+    return events if len(events) == len(lines) and chunk.count(b"\n") == 2 * len(lines) else None
+
+
 def _single_crlf_event(chunk: bytes) -> bytes | None:
     if chunk[-4:] != b"\r\n\r\n":
         return None

@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from tests.adapters.fake_cerebras import DONE, KEY, LAST, MODEL, ROLE, answer, chat, stream
+from tests.adapters.cerebras.fake import DONE, KEY, LAST, MODEL, ROLE, answer, chat, stream
 from tests.adapters.proxy_servers import running
 from tests.conftest import require
 from tests.shell import create, id_of
@@ -32,18 +32,6 @@ Event = dict[str, Any]
 
 ENDED_S = 0.5
 """Time in which a service must notice that nobody wants the rest (``Backend.generate``)."""
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """The SDK is asyncio's."""
-    return "asyncio", {"use_uvloop": False}
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[LoopbackService]:
-    async with LoopbackService() as service:
-        yield service
 
 
 def judge(handshake: Handshake, model: str | None) -> Principal:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.adapters.fake_cerebras import DONE, LAST, LAST_TOKENS, ROLE, USAGE, chat, completion, said, sse, text_of
+from tests.adapters.cerebras.fake import DONE, LAST, LAST_TOKENS, ROLE, USAGE, chat, completion, said, sse, text_of
 from ws_responses.adapters._cerebras_stream import AnswerReader, TokenReader
 from ws_responses.adapters.chat_completions import ChatReader
 from ws_responses.backends import Delta, ToolCallDelta, Usage

@@ -3,14 +3,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
 
 import aiohttp
 import httpx
 import pytest
 
-from tests.adapters.fake_cerebras import (
+from tests.adapters.cerebras.fake import (
     DONE,
     KEY,
     LAST,
@@ -37,24 +35,6 @@ from cerebras.cloud.sdk import APITimeoutError
 
 from ws_responses.adapters._cerebras_errors import not_opened
 from ws_responses.adapters.cerebras import CerebrasBackend
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": False}
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[LoopbackService]:
-    async with LoopbackService() as service:
-        yield service
-
-
-@pytest.fixture
-async def backend(service: LoopbackService) -> AsyncIterator[CerebrasBackend]:
-    backend = CerebrasBackend(api_key=KEY, base_url=service.url)
-    yield backend
-    await backend.aclose()
 
 
 async def fails(

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.adapters.fake_cerebras import chat_prompt, token_prompt
+from tests.adapters.cerebras.fake import chat_prompt, token_prompt
 from tests.conftest import require
 from ws_responses.backends import ChatPrompt, Delta, TokenPrompt
 from ws_responses.testing.backend_conformance import BackendConformance
@@ -17,11 +17,6 @@ from ws_responses.testing.services import HttpAnswer, ServiceRequest
 require("cerebras")
 
 from ws_responses.adapters.cerebras import CerebrasBackend
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": False}
 
 
 class CerebrasChat(ChatService):
@@ -36,7 +31,7 @@ class CerebrasChat(ChatService):
 class CerebrasCompletions(CompletionsService):
     """Completions of Cerebras, which has the ids in ``tokens``."""
 
-    # A model that is unknown here may be known to chat: see TestTokenIdsAreNotTaken in test_cerebras_errors.py.
+    # A model that is unknown here may be known to chat: see TestTokenIdsAreNotTaken in test_errors.py.
     faults = CompletionsService.faults - {Fault.MODEL_NOT_FOUND}
 
     def chunks(self, delta: Delta, *, first: bool) -> list[dict[str, Any]]:

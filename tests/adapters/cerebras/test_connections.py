@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.adapters.fake_cerebras import (
+from tests.adapters.cerebras.fake import (
     DONE,
     KEY,
     LAST,
@@ -47,19 +47,6 @@ from ws_responses.adapters.cerebras import CerebrasBackend
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[LoopbackService]:
-    async with LoopbackService() as service:
-        yield service
-
-
-@pytest.fixture
-async def backend(service: LoopbackService) -> AsyncIterator[CerebrasBackend]:
-    backend = CerebrasBackend(api_key=KEY, base_url=service.url)
-    yield backend
-    await backend.aclose()
 
 
 async def talk(backend: CerebrasBackend, prompt: ChatPrompt | TokenPrompt | None = None) -> str:

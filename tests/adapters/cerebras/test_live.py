@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.fake_cerebras import chat_prompt, params, text_of
+from tests.adapters.cerebras.fake import chat_prompt, params, text_of
 from tests.conftest import require
 from ws_responses.backends import ChatPrompt, PromptNotAccepted, TokenPrompt
 from ws_responses.errors import WireError
@@ -24,11 +24,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not os.environ.get("CEREBRAS_API_KEY"), reason="CEREBRAS_API_KEY is not set"),
 ]
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": False}
 
 
 @pytest.fixture

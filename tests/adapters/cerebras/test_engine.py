@@ -3,12 +3,11 @@
 
 import importlib
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.adapters.fake_cerebras import (
+from tests.adapters.cerebras.fake import (
     DONE,
     KEY,
     LAST,
@@ -34,24 +33,6 @@ require("cerebras")
 from ws_responses.adapters.cerebras import CerebrasBackend
 
 TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": False}
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[LoopbackService]:
-    async with LoopbackService() as service:
-        yield service
-
-
-@pytest.fixture
-async def backend(service: LoopbackService) -> AsyncIterator[CerebrasBackend]:
-    backend = CerebrasBackend(api_key=KEY, base_url=service.url)
-    yield backend
-    await backend.aclose()
 
 
 def app_of(backend: CerebrasBackend, renderer: Any = None) -> ResponsesApp:

@@ -4,14 +4,13 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.adapters.fake_cerebras import (
+from tests.adapters.cerebras.fake import (
     DONE,
     KEY,
     LAST,
@@ -46,22 +45,10 @@ from ws_responses.adapters.cerebras import CerebrasBackend  # noqa: E402
 TOOL = b'{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}'
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": False}
-
-
 @pytest.fixture
-async def service() -> AsyncIterator[LoopbackService]:
-    async with LoopbackService() as service:
-        yield service
-
-
-@pytest.fixture
-async def backend(service: LoopbackService) -> AsyncIterator[CerebrasBackend]:
-    backend = CerebrasBackend(api_key=KEY, base_url=service.url)
-    yield backend
-    await backend.aclose()
+def options() -> dict[str, Any]:
+    """Each chunk is a delta, whenever it comes."""
+    return {"gather_s": 0.0}
 
 
 async def ask(
