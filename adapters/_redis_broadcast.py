@@ -8,7 +8,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from ws_responses.adapters._redis_client import Client, Operations, connect
+from ws_responses.adapters._redis_client import Client, Server
 from ws_responses.errors import ConfigurationError, StoreError
 
 __all__ = ["RedisBroadcast"]
@@ -71,13 +71,13 @@ class RedisBroadcast:
         interval_s: float = 0.5,
         timeout_s: float = 1.0,
     ) -> None:
-        if interval_s <= 0 or timeout_s <= 0:
-            raise ConfigurationError("interval_s and timeout_s must be positive")
-        self._client = connect(server, timeout_s) if isinstance(server, str) else server
-        self._owns_client = isinstance(server, str)
+        if interval_s <= 0:
+            raise ConfigurationError("interval_s must be positive")
+        self._server = Server(server, prefix, timeout_s)
+        self._client = self._server.client
+        self._operations = self._server.operations
         self._key = f"{prefix}:notices".encode()
         self._interval_s = interval_s
-        self._operations = Operations(timeout_s)
 
     async def disconnect(self, tenant: str, reason: str = "disconnected") -> None:
         """Have all nodes end the connections of a tenant; returns when the notice is given.
@@ -127,9 +127,7 @@ class RedisBroadcast:
 
     async def aclose(self) -> None:
         """Wait for what is on its way, and close the connections unless they are the caller's."""
-        await self._operations.wait()
-        if self._owns_client:
-            await self._client.aclose()
+        await self._server.aclose()
 
     async def _tell(self, kind: Literal["disconnect", "forget"], tenant: str, detail: str) -> None:
         notice = _encode(_Notice(kind, tenant, detail))

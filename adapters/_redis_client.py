@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
+from hashlib import blake2b
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from ws_responses.errors import ConfigurationError, StoreError
@@ -15,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError("Redis and Valkey need the package redis: pip install 'ws-responses[redis]'") from error
 
-__all__ = ["Client", "Operations", "Script", "connect"]
+__all__ = ["Client", "Operations", "Script", "Server", "connect", "tenant_stem"]
 
 T = TypeVar("T")
 
@@ -125,7 +126,57 @@ class Operations:
         async with asyncio.timeout(self._timeout_s):
             return await work
 
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run ``work`` in a task of its own; what becomes of it nobody is told. Does nothing without an event loop of asyncio."""
+        try:
+            task = asyncio.get_running_loop().create_task(self._bounded(work))
+        except RuntimeError:
+            work.close()
+            return
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
     async def wait(self) -> None:
         """Return when no operation runs any more."""
         while self._running:
             await asyncio.wait(self._running)
+
+
+class Server:
+    """A server, or a cluster, as the adapters use it.
+
+    Args:
+        server: A URL, or a client that stays the caller's to close.
+        prefix: Begins all keys.
+        timeout_s: Bound of one operation.
+
+    Attributes:
+        client: The client.
+        operations: Runs what is done with it.
+
+    Raises:
+        ConfigurationError: An option is wrong.
+    """
+
+    def __init__(self, server: str | Client, prefix: str, timeout_s: float) -> None:
+        if timeout_s <= 0:
+            raise ConfigurationError("timeout_s must be positive")
+        if "{" in prefix:
+            raise ConfigurationError("prefix must not hold '{', which would decide about the slot of all keys")
+        self.client = connect(server, timeout_s) if isinstance(server, str) else server
+        self.operations = Operations(timeout_s)
+        self._owns_client = isinstance(server, str)
+        if self.client.get_encoder().decode_responses:
+            raise ConfigurationError("a client with decode_responses cannot read bytes")
+
+    async def aclose(self) -> None:
+        """Wait for what is on its way, and close the connections unless they are the caller's."""
+        await self.operations.wait()
+        if self._owns_client:
+            await self.client.aclose()
+
+
+def tenant_stem(prefix: str, tenant: str) -> bytes:
+    """Return how all keys of a tenant begin: it does not tell the tenant's own name, and puts them into one slot of a cluster."""
+    digest = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{prefix}:{{{digest}}}:".encode()

@@ -10,14 +10,13 @@ each fork on the way. ``_redis_scripts`` describes the keys; all of a tenant's a
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from hashlib import blake2b
 from typing import Final, Literal, TypeVar
 
 from anyio import to_thread
 from cachetools import LRUCache
 
 from ws_responses.adapters._redis_broadcast import RedisBroadcast
-from ws_responses.adapters._redis_client import Client, Operations, connect
+from ws_responses.adapters._redis_client import Client, Server, tenant_stem
 from ws_responses.adapters._redis_scripts import APPEND, DELETE, REFRESH
 from ws_responses.errors import ConfigurationError, RecordUnreadable, StoreError
 from ws_responses.state.encoding import RecordCodec
@@ -73,18 +72,12 @@ class RedisStore:
     ) -> None:
         if fail not in {"miss", "closed"}:
             raise ConfigurationError(f"fail must be 'miss' or 'closed', not {fail!r}")
-        if timeout_s <= 0:
-            raise ConfigurationError("timeout_s must be positive")
-        if "{" in prefix:
-            raise ConfigurationError("prefix must not hold '{', which would decide about the slot of all keys")
         self.fails_closed = fail == "closed"
-        self._client = connect(server, timeout_s) if isinstance(server, str) else server
-        self._owns_client = isinstance(server, str)
-        if self._client.get_encoder().decode_responses:
-            raise ConfigurationError("a client with decode_responses cannot read bytes")
+        self._server = Server(server, prefix, timeout_s)
+        self._client = self._server.client
+        self._operations = self._server.operations
         self._prefix = prefix
         self._codec = codec or RecordCodec()
-        self._operations = Operations(timeout_s)
         self._origins: LRUCache[bytes, tuple[bytes, ...]] = LRUCache(_ORIGINS)
 
     async def append(self, key: StoreKey, record: Record, parent: StoreKey | None, ttl_s: float) -> None:
@@ -119,9 +112,7 @@ class RedisStore:
 
     async def aclose(self) -> None:
         """Wait for what is on its way, and close the connections unless they are the caller's."""
-        await self._operations.wait()
-        if self._owns_client:
-            await self._client.aclose()
+        await self._server.aclose()
 
     # -- operations --------------------------------------------------------------------------------------------------
 
@@ -223,8 +214,7 @@ class _Keys:
     __slots__ = ("_stem",)
 
     def __init__(self, prefix: str, tenant: str) -> None:
-        digest = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        self._stem = f"{prefix}:{{{digest}}}:".encode()
+        self._stem = tenant_stem(prefix, tenant)
 
     def pointer(self, response_id: str) -> bytes:
         return self.pointer_of(response_id.encode())

@@ -32,6 +32,7 @@ from ws_responses.errors import (
     StreamTruncated,
     ToolCallNotFound,
     ToolOutputMissing,
+    TurnsExhausted,
     Unauthorized,
     Unavailable,
     UnknownEvent,
@@ -96,6 +97,7 @@ WIRE: dict[type[WireError], tuple[Callable[[], WireError], int, str, str, str | 
     ),
     Unavailable: (lambda: Unavailable("m"), 503, "server_error", "server_is_overloaded", None),
     ResponseNotStored: (ResponseNotStored, 503, "server_error", "store_unavailable", None),
+    TurnsExhausted: (TurnsExhausted, 429, "rate_limit_error", "too_many_turns", None),
     StoreUnavailable: (StoreUnavailable, 503, "server_error", "store_unavailable", None),
     UpstreamError: (lambda: UpstreamError("m"), 502, "server_error", "upstream_error", None),
     EventTooLarge: (lambda: EventTooLarge(1), 502, "server_error", "upstream_event_too_large", None),
@@ -118,6 +120,7 @@ NEVER_RAN = {
     Forbidden,
     QueueFull,
     ConnectionsExhausted,
+    TurnsExhausted,
     Unavailable,
     StoreUnavailable,
 }

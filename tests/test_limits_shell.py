@@ -32,6 +32,7 @@ COVERED = {
     "max_outgoing_bytes": "test_limits_shell.test_outgoing_bytes",
     "max_connections": "test_limits_shell.test_connections",
     "max_tenant_connections": "test_limits_shell.test_connections",
+    "max_tenant_turns": "test_counters.test_turns_of_a_tenant_that_run_at_once",
     "max_connection_age_s": "test_connection.test_an_idle_connection_that_is_too_old_is_told_and_closed",
     "age_grace_s": "test_connection.test_turns_that_run_longer_than_the_grace_are_ended_by_the_limit_error",
     "idle_timeout_s": "test_connection.test_a_connection_that_is_idle_too_long_is_closed",

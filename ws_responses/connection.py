@@ -91,6 +91,7 @@ class Connection:
         "_warm_up_bytes",
         "_watchdog",
         "account",
+        "anonymous",
         "cache",
         "clock",
         "handshake",
@@ -135,6 +136,7 @@ class Connection:
         self.reporter = registry.reporter
         self.handshake = handshake
         self.tenant = tenant
+        self.anonymous = anonymous
         self.principal = principal
         self.upstream = upstream
         self.history: History = history

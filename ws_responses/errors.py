@@ -316,6 +316,17 @@ class ConnectionsExhausted(Refused):
     code = "websocket_connections_exhausted"
 
 
+class TurnsExhausted(Refused):
+    """Too many turns of the tenant run at once, over all of its connections."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "too_many_turns"
+
+    def __init__(self) -> None:
+        super().__init__("Too many responses at once with this credential. Try again.", headers={"retry-after": "1"})
+
+
 class Unavailable(Refused):
     """The process is draining or a check could not be made in time."""
 

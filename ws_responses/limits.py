@@ -56,7 +56,11 @@ class Limits:
     max_connections: int | None = 4096
     """Open connections of the process: about 200 MB of idle sockets with uvicorn's 19 kB, ours and some history."""
     max_tenant_connections: int | None = 256
-    """Open connections of one tenant: a team's agents behind one key; one agent holds one to three."""
+    """Open connections of one tenant: a team's agents behind one key; one agent holds one to three. With ``counters`` this holds
+    over all nodes, else per process."""
+    max_tenant_turns: int | None = None
+    """Turns of one tenant that run at once, over all its connections. Off by default: ``max_running_turns`` and
+    ``max_tenant_connections`` bound it, and what a tenant may use is for the operator to say."""
     max_connection_age_s: float | None = 3600.0
     """Age at which no new turn starts (guide: 60 minutes)."""
     age_grace_s: float = 60.0
@@ -79,7 +83,7 @@ class Limits:
     send_timeout_s: float | None = 60.0
     """Time that one write may block on a client that does not read, before the connection is closed with 1008."""
     store_timeout_s: float = 2.0
-    """Time for one operation of the response store."""
+    """Time for one operation of the response store, and for one answer of the counters."""
 
     # -- ending things
     disconnect_grace_s: float = 0.25

@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.clock import Clock, MonotonicClock
 from ws_responses.connection import Connection
+from ws_responses.counters import TenantCounters
 from ws_responses.errors import ConfigurationError, Forbidden, Refused, WireError
 from ws_responses.handshake import Handshake, deny, deny_with
 from ws_responses.http_turn import HttpTurn, read_body, send_error
@@ -121,6 +122,8 @@ class ResponsesWebSocketMiddleware:
         store: Keeps ``store: true`` chains beyond their connection: "memory" (this process), a ``ResponseStore``, or None.
         durable: Let the terminal event of a turn that is to be stored wait until the store has it; a turn that it does not take within
             ``Limits.store_timeout_s`` ends by ``response.failed`` (``store_unavailable``). For stores outside of the process.
+        counters: Count the connections and running turns of each tenant over all nodes, for ``Limits.max_tenant_connections`` and
+            ``max_tenant_turns``; by default each process counts its own.
         tenant: Names who owns the chains of a connection; by default a keyed hash of its credentials.
         tenant_key: Key of that hash; give the same to all workers that share a store. Without it such a store is of no use, and a warning
             says so.
@@ -172,6 +175,7 @@ class ResponsesWebSocketMiddleware:
         open_calls: OpenCalls = "check",
         store: ResponseStore | Literal["memory"] | None = "memory",
         durable: bool = False,
+        counters: TenantCounters | None = None,
         tenant: TenantOf | None = None,
         tenant_key: bytes | None = None,
         anonymous_tenant: Literal["connection", "shared"] = "connection",
@@ -248,7 +252,7 @@ class ResponsesWebSocketMiddleware:
             clock=clock or MonotonicClock(),
         )
         self._settings = settings
-        self.registry = Registry(settings, Reporter(hooks), store, tenant_key)
+        self.registry = Registry(settings, Reporter(hooks), store, tenant_key, counters)
         """What its connections share; for this package."""
         make_bodies = partial(
             Bodies,
@@ -292,13 +296,14 @@ class ResponsesWebSocketMiddleware:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Drain for the age grace at most, then close the upstream (if it can be closed) and the store."""
+        """Drain for the age grace at most, then close the upstream (if it can be closed), the store and the counters."""
         await self.drain(self._settings.limits.age_grace_s)
         close = getattr(self._upstream, "aclose", None)
         if close is not None:
             await close()
         if self.registry.store is not None:
             await self.registry.store.aclose()
+        await self.registry.places.aclose()
 
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Refuse upgrades (503) and new turns, let running ones end, close all sockets with 1012.

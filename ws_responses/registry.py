@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ws_responses.counters import Place, Places, TenantCounters
 from ws_responses.errors import (
     ConnectionsExhausted,
     RecordUnreadable,
@@ -30,7 +31,7 @@ from ws_responses.safety import Judge
 from ws_responses.settings import Settings
 from ws_responses.settlement import Settler
 from ws_responses.single_flight import SingleFlight
-from ws_responses.state.budget import Ledger, TenantAccount
+from ws_responses.state.budget import Ledger
 from ws_responses.state.node import Record, ResponseNode, record_bytes
 from ws_responses.state.store import InProcessStore, ResponseStore, StoreKey
 from ws_responses.upstreams.base import Principal
@@ -62,20 +63,20 @@ class Seat:
         registry: Whose place.
     """
 
-    __slots__ = ("_account", "_registry", "_taken")
+    __slots__ = ("_place", "_registry", "_taken")
 
     def __init__(self, registry: "Registry") -> None:
         self._registry = registry
         self._taken = False
-        self._account: TenantAccount | None = None
+        self._place: Place | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         ledger = self._registry.ledger
-        if self._account is not None:
-            self._account.connections -= 1
+        if self._place is not None:
+            self._place.give_back()
         if self._taken:
             ledger.connections -= 1
             self._registry.left()
@@ -95,19 +96,20 @@ class Seat:
         registry.ledger.connections += 1
         self._taken = True
 
-    def take_for(self, tenant: str) -> None:
+    async def take_for(self, guest: "Guest") -> None:
         """Take a place of a tenant.
 
         Raises:
             ConnectionsExhausted: There is none.
+            Unavailable: Whether there is one cannot be told, and that is to be refused.
         """
         registry = self._registry
         limit = registry.settings.limits.max_tenant_connections
-        account = registry.ledger.account(tenant)
-        if limit is not None and account.connections >= limit:
+        if limit is None:
+            return
+        self._place = await registry.places.take("connections", guest.tenant, limit, alone=guest.anonymous)
+        if self._place is None:
             raise ConnectionsExhausted("Too many open connections with this credential.", headers={"retry-after": "5"})
-        account.connections += 1
-        self._account = account
 
     def confirm(self) -> None:
         """Look once more whether connections are taken at all, after the checks have had their time.
@@ -141,16 +143,28 @@ class Registry:
         reporter: Where facts go.
         store: Keeps ``store: true`` chains; "memory" for the in-process one, None for none.
         tenant_key: Key of the hash that names tenants; give the same to all workers that share a store.
+        counters: Counts the places of tenants over all nodes; None for this process alone.
     """
 
     def __init__(
-        self, settings: Settings, reporter: Reporter, store: ResponseStore | str | None, tenant_key: bytes | None
+        self,
+        settings: Settings,
+        reporter: Reporter,
+        store: ResponseStore | str | None,
+        tenant_key: bytes | None,
+        counters: TenantCounters | None = None,
     ) -> None:
         self.settings = settings
         self.reporter = reporter
         self.ledger = Ledger(settings.limits.max_process_bytes, settings.limits.max_tenant_bytes)
         self.store: ResponseStore | None = (
             InProcessStore(self.ledger, settings.clock.now) if isinstance(store, str) else store
+        )
+        self.places = Places(
+            counters,
+            settings.clock,
+            settings.limits.store_timeout_s,
+            lambda error: reporter.report(StoreFailed(operation="count", error=error)),
         )
         self.judge = None if settings.safety is None else Judge(settings.safety, settings.clock)
         self.settler = None if settings.settlement is None else Settler(settings.settlement, settings.clock)
@@ -265,7 +279,7 @@ class Registry:
         """
         seat.take()
         guest = await self.identify(handshake)
-        seat.take_for(guest.tenant)
+        await seat.take_for(guest)
         return guest
 
     async def identify(self, handshake: Handshake) -> Guest:

@@ -11,11 +11,13 @@ from anyio.lowlevel import checkpoint
 from msgspec import Raw
 from msgspec.structs import replace
 
+from ws_responses.counters import Place
 from ws_responses.errors import (
     InvalidStoreTransition,
     PreviousResponseNotFound,
     ResponseNotStored,
     StreamTruncated,
+    TurnsExhausted,
     WireError,
 )
 from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
@@ -118,6 +120,7 @@ class TurnRun:
         self._skipped = 0
         self._closing: _End | None = None
         self._storing = False
+        self._place: Place | None = None
         self._ending = NO_RESPONSE
         self._numbered = False
         self._untold: list[TellSteer] = []
@@ -214,8 +217,13 @@ class TurnRun:
             self.info.principal = await connection.authorize(self.info.model)
 
     async def _admit(self) -> None:
-        """Ask the quota; hold up a chain of which too much is not settled."""
+        """Take one of the tenant's places; ask the quota; hold up a chain of which too much is not settled."""
         connection, create = self._connection, self.turn.create
+        most = connection.limits.max_tenant_turns
+        if most is not None:
+            await self._take_place(most)
+            if self.ended:
+                return  # aborted meanwhile
         if connection.settings.quota is not None:
             request = QuotaRequest(
                 turn_id=self.turn.id,
@@ -230,6 +238,18 @@ class TurnRun:
             await ask_quota(connection.settings.quota, request, clock=connection.clock, timeout_s=limit)
         if connection.registry.settler is not None:
             await connection.registry.settler.admit(connection.tenant, create.previous_response_id)
+
+    async def _take_place(self, limit: int) -> None:
+        """Take one of the places that the tenant has for turns; it is given back when the turn is over."""
+        connection = self._connection
+        places = connection.registry.places
+        place = await places.take("turns", connection.tenant, limit, alone=connection.anonymous)
+        if place is None:
+            raise TurnsExhausted
+        if self.ended:
+            place.give_back()  # aborted meanwhile
+            return
+        self._place = place
 
     async def _judge(self) -> None:
         """Step 3: the delta, before inference or beside it."""
@@ -550,6 +570,8 @@ class TurnRun:
         now = connection.clock.now()
         if self._parent is not None:
             connection.cache.unpin(self._parent.id)
+        if self._place is not None:
+            self._place.give_back()  # before the lane is free: its next turn takes one
         actions = connection.session.turn_ended(self.turn, now, self._ending)
         connection.turn_over(self)
         if not self._settled and connection.settling is not None:

@@ -26,6 +26,7 @@ from ws_responses import (
     settings,
     validation,
 )
+from ws_responses.counters import TenantCounters
 from ws_responses.instrumentation import Fact, facts
 from ws_responses.protocol.events import encode_error
 from ws_responses.protocol.session import SESSION_TABLE, TURN_TABLE, SessionPhase, TurnPhase
@@ -107,6 +108,11 @@ def options() -> str:
         f"{summary(ResponseStore)} `from ws_responses.state.store import ResponseStore`.",
         "",
         *table(("method", "meaning"), _members(ResponseStore)),
+        "## Counters of your own",
+        "",
+        f"{summary(TenantCounters)} `from ws_responses.counters import TenantCounters`.",
+        "",
+        *table(("method", "meaning"), _members(TenantCounters)),
         "## For operators",
         "",
         "Methods and properties of the middleware.",
@@ -212,6 +218,7 @@ REACHED: Final[dict[str, str]] = {
     "max_outgoing_bytes": "Close 1008.",
     "max_connections": _UPGRADE_429,
     "max_tenant_connections": _UPGRADE_429,
+    "max_tenant_turns": "The turn is answered 429 `too_many_turns` with `retry-after`; its parent stays.",
     "max_connection_age_s": (
         "New creates are answered 400 `websocket_connection_limit_reached`; when the running turns are over, close 1001."
     ),

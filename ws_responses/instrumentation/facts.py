@@ -127,10 +127,12 @@ class NodeDropped(Struct, frozen=True, kw_only=True):
 
 
 class StoreFailed(Struct, frozen=True, kw_only=True):
-    """The response store raised or was late.
+    """The response store raised or was late; or the shared counters.
 
     Attributes:
-        operation: ``append``, ``load`` or ``delete``.
+        operation: ``append``, ``load`` or ``delete``; ``count`` for the counters.
+        error: Name of the error's class, ``late``, or why nothing was tried; ``not counted`` where counters let pass what they
+            cannot count.
     """
 
     operation: str

@@ -43,12 +43,11 @@ class TenantAccount(Budget):
     would be its own holder then.
     """
 
-    __slots__ = ("__weakref__", "caches", "connections")
+    __slots__ = ("__weakref__", "caches")
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.caches: WeakSet[Evictable] = WeakSet()
-        self.connections = 0
 
 
 class Ledger:
