@@ -18,6 +18,7 @@ NAMES = [field.name for field in FIELDS]
 MAY_BE_NONE = [
     "max_connections",
     "max_tenant_connections",
+    "max_tenant_turns",
     "max_connection_age_s",
     "idle_timeout_s",
     "body_timeout_s",

@@ -58,9 +58,9 @@ class Limits:
     max_tenant_connections: int | None = 256
     """Open connections of one tenant: a team's agents behind one key; one agent holds one to three. With ``counters`` this holds
     over all nodes, else per process."""
-    max_tenant_turns: int | None = None
-    """Turns of one tenant that run at once, over all its connections. Off by default: ``max_running_turns`` and
-    ``max_tenant_connections`` bound it, and what a tenant may use is for the operator to say."""
+    max_tenant_turns: int | None = 1024
+    """Turns of one tenant that run at once, over all its connections: four on each of the 256 that it may have. With ``counters``
+    this holds over all nodes, else per process."""
     max_connection_age_s: float | None = 3600.0
     """Age at which no new turn starts (guide: 60 minutes)."""
     age_grace_s: float = 60.0

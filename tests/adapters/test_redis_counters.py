@@ -122,12 +122,25 @@ async def test_a_storm_never_takes_more_than_there_are(node: Callable[..., Redis
     assert len(places) == 7
 
 
-async def test_what_is_given_back_can_be_taken_at_once(node: Callable[..., RedisCounters]) -> None:
+async def test_what_is_given_back_can_be_taken_at_once(
+    node: Callable[..., RedisCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The turns of a lane follow each other: the next must not be refused for the sake of the one before it."""
-    counters = node()
-    for _ in range(200):
+    counters, held_up = node(), anyio.Event()
+    real = counters._server.client.execute_command
+
+    async def late(*command: Any, **options: Any) -> Any:
+        if command[0] == "ZREM":
+            await held_up.wait()
+        return await real(*command, **options)
+
+    monkeypatch.setattr(counters._server.client, "execute_command", late)
+    for _ in range(20):
         place = await taken(counters, 1)
         place.give_back()
+    held_up.set()
+    await counters._server.operations.wait()
+    assert counters._leaving == {}
 
 
 async def test_callers_that_give_up_leave_nothing_taken(node: Callable[..., RedisCounters]) -> None:
