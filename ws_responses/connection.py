@@ -157,7 +157,7 @@ class Connection:
             keepalive_s=settings.keepalive_s,
             age_notice=settings.age_notice,
             lanes=settings.profile == "openai",
-            steer_ids=partial(registry.new_id, "steer"),
+            steer_ids=registry.new_steer_id,
         )
         self.steering = self._steering_of(upstream)
         self.writer = Writer(send, self.clock.now)

@@ -197,6 +197,10 @@ class Registry:
         """Return an id of a turn, unique over processes."""
         return f"{self._turn_prefix}{next(self._turns)}"
 
+    def new_steer_id(self) -> str:
+        """Return an unguessable id of a steer."""
+        return self.new_id("steer")
+
     # -- connections -------------------------------------------------------------------------------------------------
 
     def seat(self) -> "Seat":
