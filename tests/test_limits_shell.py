@@ -18,6 +18,8 @@ from ws_responses.testing import ScriptedApp, ScriptedModel, settle, steps
 SIZES = [pytest.param(-1, id="n-1"), pytest.param(0, id="n"), pytest.param(1, id="n+1")]
 
 COVERED = {
+    "max_rollout_appends": "test_rollout.test_a_rollout_waits_so_often",
+    "blocked_timeout_s": "test_rollout.test_a_rollout_waits_so_long",
     "max_pending_steers": "test_steering.test_so_many_may_be_pending",
     "max_pending_steer_bytes": "test_steering.test_so_many_bytes_may_be_pending",
     "max_frame_bytes": "test_limits_shell.test_frame_bytes",

@@ -14,7 +14,7 @@ from ws_responses.http_turn import send_error, send_json
 from ws_responses.listing import input_items
 from ws_responses.middleware import ResponsesWebSocketMiddleware
 from ws_responses.settings import Authorize
-from ws_responses.state.node import Record
+from ws_responses.state.node import Record, whole_output
 from ws_responses.upstreams.base import Upstream
 
 
@@ -156,8 +156,7 @@ class ResponsesApp:
         _, records = await self._stored(scope)
         record = records[-1]
         assert record.response is not None
-        output = record.items[record.output_at :]
-        await send_json(send, 200, Raw(record.response[:-1] + b',"output":[' + output + b"]}"))
+        await send_json(send, 200, Raw(record.response[:-1] + b',"output":[' + whole_output(records) + b"]}"))
 
     async def _delete(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive

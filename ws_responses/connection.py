@@ -23,6 +23,7 @@ from ws_responses.protocol.session import (
     DropTurn,
     EndEarly,
     KeepAlive,
+    ResumeTurn,
     Session,
     StartTurn,
     TellSteer,
@@ -33,6 +34,7 @@ from ws_responses.protocol.session import (
 from ws_responses.protocol.session import (
     Send as SendFrame,
 )
+from ws_responses.rollout import RolloutRun, Step
 from ws_responses.settings import Steering
 from ws_responses.settlement import Settling
 from ws_responses.spawn import Spawner
@@ -83,6 +85,7 @@ class Connection:
         "_outbox",
         "_over",
         "_receive",
+        "_rolls",
         "_runs",
         "_spawner",
         "_storing",
@@ -148,6 +151,7 @@ class Connection:
         self._budget = Budget(self.limits.max_connection_bytes)
         self._interner: Interner | None = None
         self._opened_at = self.clock.now()
+        self._rolls = settings.prototype and handshake.scope["type"] == "websocket"
         self.session = Session(
             self.limits,
             now=self._opened_at,
@@ -158,13 +162,14 @@ class Connection:
             age_notice=settings.age_notice,
             lanes=settings.profile == "openai",
             steer_ids=registry.new_steer_id,
+            appends=self._rolls,
         )
         self.steering = self._steering_of(upstream)
         self.writer = Writer(send, self.clock.now)
         self._receive = receive
-        self._runs: dict[TurnRun, None] = {}  # an empty dict takes a quarter of an empty set
+        self._runs: dict[TurnRun | Step, None] = {}  # an empty dict takes a quarter of an empty set
         self._by_turn: dict[Turn, TurnRun] = {}
-        self._trailing: dict[TurnRun, float] = {}
+        self._trailing: dict[TurnRun | Step, float] = {}
         self._outbox: Outbox | None = None
         self._storing: StoreQueue | None = None
         self._warm_up_bytes = 0
@@ -350,11 +355,11 @@ class Connection:
                 self._close(action)
             elif type(action) is AbortTurn:
                 self._abort_turn(action.turn, action.error)
-            elif type(action) in (KeepAlive, TellSteer, EndEarly):
+            elif type(action) in (KeepAlive, TellSteer, EndEarly, ResumeTurn):
                 self._tell_run(action)
 
     def _tell_run(self, action: Action) -> None:
-        assert isinstance(action, KeepAlive | TellSteer | EndEarly)
+        assert isinstance(action, KeepAlive | TellSteer | EndEarly | ResumeTurn)
         run = self._by_turn.get(action.turn)
         if run is None:
             return
@@ -362,6 +367,10 @@ class Connection:
             self._tasks.start_soon(run.keep_alive)
         elif type(action) is TellSteer:
             run.tell(action)
+        elif type(action) is ResumeTurn:
+            assert isinstance(run, RolloutRun)
+            run.resume(action.appended)
+            self._watch_runs()
         else:
             run.end_early()
 
@@ -371,13 +380,25 @@ class Connection:
         if turn.pin is None:
             self._pin_fork(turn)
         self._unpin_fork(turn, keep=True)
-        run = TurnRun(self, turn)
+        run = RolloutRun(self, turn) if self._rolls and not turn.create.warm_up else TurnRun(self, turn)
         self._runs[run] = None
         self._by_turn[turn] = run
         # Each turn gets its own copy of the upgrade's context, whoever starts it: nothing leaks from turn to turn.
         run.cancel = self._spawner.spawn(run.run)
+        self._watch_runs()
+
+    def _watch_runs(self) -> None:
         self._busy_until = self.clock.now() + self._look_every_s
         self._watchdog.look_by(self._busy_until)
+
+    def run_step(self, step: Step) -> None:
+        """Start the call of one step of a rollout (for ``RolloutRun``)."""
+        self._runs[step] = None
+        step.cancel = self._spawner.spawn(step.run)
+
+    def look_soon(self) -> None:
+        """Look at the time limits anew: a rollout waits for its client (for ``RolloutRun``)."""
+        self._watchdog.look_by(self.session.next_deadline())
 
     def _abort_turn(self, turn: Turn, error: WireError | None) -> None:
         run = self._by_turn.get(turn)
@@ -389,23 +410,23 @@ class Connection:
             if error is not None and not turn.automatic:
                 self.post(encode_error(error, stream_id=turn.lane.name))
 
-    def _abort(self, run: TurnRun, error: WireError | None) -> None:
+    def _abort(self, run: TurnRun | Step, error: WireError | None) -> None:
         run.abort(error)
         # An event of the turn may still wait to be written. An app that stops takes it along, and the closing event would
         # come after a gap. Without one there is nothing to wait for.
         self._tasks.start_soon(self._stop, run, None if error is None else self.writer.mark())
 
-    def stop(self, run: TurnRun) -> None:
-        """Ask the upstream of a turn that is over to end, at once (for the safety of a turn)."""
+    def stop(self, run: TurnRun | Step) -> None:
+        """Ask the upstream of a turn (or a step) that is over to end, at once."""
         if run in self._runs:
             self._abort(run, None)
 
-    def _tell_gone(self, run: TurnRun) -> None:
+    def _tell_gone(self, run: TurnRun | Step) -> None:
         run.abort(None)
         if run.on_abort is not None and not run.in_background:
             run.on_abort()
 
-    async def _stop(self, run: TurnRun, mark: anyio.Event | None) -> None:
+    async def _stop(self, run: TurnRun | Step, mark: anyio.Event | None) -> None:
         if mark is not None:
             await self.writer.reach(mark)
         await self.writer.let_go()
@@ -418,7 +439,7 @@ class Connection:
         """Note that a turn has ended although its call may still run (for ``TurnRun``)."""
         self._by_turn.pop(run.turn, None)
 
-    def trail(self, run: TurnRun) -> None:
+    def trail(self, run: TurnRun | Step) -> None:
         """Note that the closing event of a turn is written: its app is to come to an end (for ``TurnRun``)."""
         until = self.clock.now() + self.limits.trailing_timeout_s
         self._trailing[run] = until
@@ -433,7 +454,7 @@ class Connection:
                 logger.debug("turn %s: the app keeps its body open after the terminal event", run.turn.id)
                 self._abort(run, None)
 
-    def run_over(self, run: TurnRun) -> None:
+    def run_over(self, run: TurnRun | Step) -> None:
         """Note that a turn's task ends (for ``TurnRun``)."""
         run.abort(None)
         run.on_abort = None  # it points back at the run: the history would wait for the garbage collector

@@ -41,6 +41,10 @@ class Limits:
     max_pending_steer_bytes: int = MIB // 2
     """Bytes of their input, and of a single one: what is refused is given back, below ``max_outgoing_bytes``."""
 
+    max_rollout_appends: int = 512
+    """Times that a rollout (prototype mode) may wait for tool outputs: its response is told in one piece at the end. Long agent
+    loops have some hundred calls."""
+
     # -- what the upstream may send
     max_event_bytes: int = 32 * MIB
     """Largest event of the app, and of its unfinished part: a base64 image of 16 MiB pixels fits."""
@@ -80,6 +84,8 @@ class Limits:
     """Time from the call of the app to its first event: Codex's own stream idle limit."""
     event_timeout_s: float | None = 300.0
     """Time between two events (comments count as life): the same."""
+    blocked_timeout_s: float | None = 1800.0
+    """Time that a rollout (prototype mode) waits for tool outputs: as long as an idle connection is kept, and for the same reason."""
     send_timeout_s: float | None = 60.0
     """Time that one write may block on a client that does not read, before the connection is closed with 1008."""
     store_timeout_s: float = 2.0

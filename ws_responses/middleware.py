@@ -144,6 +144,8 @@ class ResponsesWebSocketMiddleware:
         steering: "interrupt" lets clients steer the responses of an app (or of an upstream that cannot end them itself): its call
             is ended at the next border of its output. By default ``response.steer`` is refused there, and the engine's responses
             can be steered.
+        prototype: Each response of a socket is a whole rollout: where others end by calls of the client, it sends ``response.done``, and
+            goes on by ``response.append``. Not for clients that do not know this.
         handshake_headers: Gives headers for the 101 answer.
         on_close: Is told the ids that a closed connection leaves unresolvable on it.
         hooks: Are told all facts.
@@ -191,6 +193,7 @@ class ResponsesWebSocketMiddleware:
         accept_wrapped: bool = False,
         accept_cancel: bool = False,
         steering: Literal["interrupt"] | None = None,
+        prototype: bool = False,
         handshake_headers: HandshakeHeaders | None = None,
         on_close: OnClose | None = None,
         hooks: Sequence[Hook] = (),
@@ -243,6 +246,7 @@ class ResponsesWebSocketMiddleware:
             accept_wrapped=accept_wrapped,
             accept_cancel=accept_cancel,
             steering=steering,
+            prototype=prototype,
             handshake_headers=handshake_headers,
             on_close=on_close,
             quota=quota,

@@ -64,6 +64,7 @@ class Settings:
     accept_wrapped: bool
     accept_cancel: bool
     steering: Literal["interrupt"] | None
+    prototype: bool
     handshake_headers: HandshakeHeaders | None
     on_close: OnClose | None
     quota: Quota | None
@@ -82,6 +83,8 @@ class Settings:
             raise ConfigurationError(f"steering must be 'interrupt' or None, not {self.steering!r}")
         if self.steering is not None and self.profile == "open-responses":
             raise ConfigurationError("steering sends events that clients of the profile 'open-responses' reject")
+        if self.prototype and self.profile == "open-responses":
+            raise ConfigurationError("prototype sends an event that clients of the profile 'open-responses' reject")
         for path in (*self.paths, *(() if self.inner_path is None else (self.inner_path,))):
             if not path.startswith("/"):
                 raise ConfigurationError(f"a path must begin with '/', not {path!r}")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from sys import intern
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from anyio.lowlevel import checkpoint
 from msgspec import Raw
@@ -99,6 +99,8 @@ class TurnRun:
         in_background: See ``Emit``.
     """
 
+    _stream_type: ClassVar[type[TurnStream]] = TurnStream
+
     def __init__(self, connection: "Connection", turn: Turn) -> None:
         create = turn.create
         self.turn = turn
@@ -110,6 +112,7 @@ class TurnRun:
         self._connection = connection
         self._calls: CallState | None = None
         self._parent: ResponseNode | None = None
+        self._pinned: ResponseNode | None = None
         self._started_at = connection.clock.now()
         self._first_event_at: float | None = None
         self._response_id: str | None = None
@@ -124,7 +127,7 @@ class TurnRun:
         self._ending = NO_RESPONSE
         self._numbered = False
         self._untold: list[TellSteer] = []
-        self.stream = TurnStream(
+        self.stream = self._stream_type(
             connection.new_response_id(),
             stream_id=create.lane,
             previous_response_id=create.previous_response_id,
@@ -266,7 +269,7 @@ class TurnRun:
         members: dict[str, Raw | Interned] = dict(info.create.body)
         kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
         members |= {name: interned for name, interned in kept.items() if interned is not None}
-        self._safety = SafetyTurn(judge, about)
+        self._safety = SafetyTurn(judge, about, None if self._safety is None else self._safety.judgement)
         await self._safety.judge(
             info.delta,
             members=members,
@@ -289,7 +292,7 @@ class TurnRun:
             if self._connection.history == "forward" and not self._is_refused(parent_id):
                 return  # an id that the app may know
             raise PreviousResponseNotFound(parent_id)
-        self._parent = self.info.parent = parent
+        self._parent = self._pinned = self.info.parent = parent
         self._connection.cache.pin(parent.id)
         if create.store is True and not parent.record.store:
             raise InvalidStoreTransition(parent_id)
@@ -325,14 +328,18 @@ class TurnRun:
 
     def _inherit(self) -> None:
         """Keep what a successor of this response would have of its create; copied, since the frame is not kept."""
-        create, info = self.turn.create, self.info
-        body = create.body
-        if create.warm_up or any(bytes(body.get(name, b"null")) != b"null" for name in BLOCKING_FIELDS):
+        create = self.turn.create
+        if create.warm_up or any(bytes(create.body.get(name, b"null")) != b"null" for name in BLOCKING_FIELDS):
             return
+        self.turn.inherited = self._kept_body()
+
+    def _kept_body(self) -> dict[str, Raw]:
+        """Return the members of the create for the app, as they may be kept: the frame is not."""
+        info = self.info
         kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
-        self.turn.inherited = {
+        return {
             name: Raw(bytes(raw) if (interned := kept.get(name)) is None else interned.raw)
-            for name, raw in body.items()
+            for name, raw in self.turn.create.body.items()
         }
 
     async def _warm_up(self) -> None:
@@ -361,7 +368,7 @@ class TurnRun:
 
     async def _event(self, payload: bytes) -> None:
         if self._is_over:
-            await self._skip(payload)
+            await self.skip(payload)
             return
         if self._is_cut_here() and not is_closing(payload):
             await self._cut()
@@ -380,7 +387,7 @@ class TurnRun:
                 self._connection.proven = True
         end = self.stream.end
         if not frames and end is None:
-            await self._skip(payload)
+            await self.skip(payload)
         for frame in frames:
             await self._write(frame)
             if self.turn.phase is TurnPhase.ENDED:
@@ -465,9 +472,9 @@ class TurnRun:
     def mute(self) -> None:
         """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
         self.stream.seal()
-        self._write = self._skip
+        self._write = self.skip
 
-    async def _skip(self, _: bytes) -> None:
+    async def skip(self, _: bytes) -> None:
         """Take an event that is not written; let others run now and then, since no write does."""
         self._skipped += 1
         if not self._skipped % _YIELD_EVERY:
@@ -508,9 +515,12 @@ class TurnRun:
             return not (self._connection.settings.durable and self.info.may_store)
         self._storing = True  # nothing else of the upstream may end the turn meanwhile
         try:
-            return await self._connection.store_node(node)
+            return await self._store_nodes(node)
         finally:
             self._storing = False
+
+    async def _store_nodes(self, node: ResponseNode) -> bool:
+        return await self._connection.store_node(node)
 
     async def _not_stored(self, end: TurnEnd, node: ResponseNode | None) -> None:
         """End a turn by a failure, because its response must be stored and is not."""
@@ -568,8 +578,8 @@ class TurnRun:
         self._plain = _not_plain
         self._write = _discard
         now = connection.clock.now()
-        if self._parent is not None:
-            connection.cache.unpin(self._parent.id)
+        if self._pinned is not None:
+            connection.cache.unpin(self._pinned.id)
         if self._place is not None:
             self._place.give_back()  # before the lane is free: its next turn takes one
         actions = connection.session.turn_ended(self.turn, now, self._ending)
@@ -641,7 +651,7 @@ class TurnRun:
         return connection.settings.safety.continue_blocked
 
     def _evict_parent(self) -> None:
-        parent = self._parent
+        parent = self._pinned
         if parent is not None and parent.lane == self.info.lane:
             self._connection.cache.fail(parent.id)
 
@@ -653,16 +663,23 @@ class TurnRun:
         return self.turn.create.stored and (self._parent is None or self._parent.record.store)
 
     def _commit(self, end: TurnEnd) -> ResponseNode | None:
-        """Make the node of this turn; None if the budgets have no room for it."""
+        """Make the node of this turn resolvable; None if the budgets have no room for it."""
+        node = self._make_node(end)
+        if node is not None:
+            self._connection.cache.add(node)
+        return node
+
+    def _make_node(self, end: TurnEnd, *, part: bool = False) -> ResponseNode | None:
+        """Return the node of this turn, or of a part of it; None if the budgets have no room for it."""
         connection = self._connection
         if connection.settings.renderer is not None:
             keep_rendered(connection.settings.renderer, self.info, end.items)
-        record = self._record(end)
+        record = self._record(end, part=part)
         if record is None:
             return None
         if not self._shares:
             self.info.share(connection.interner)
-        node = ResponseNode(
+        return ResponseNode(
             record,
             self._parent,
             tenant=connection.tenant,
@@ -672,10 +689,8 @@ class TurnRun:
             kept=self.info.kept,
             safety=None if self._safety is None else self._safety.state,
         )
-        connection.cache.add(node)
-        return node
 
-    def _record(self, end: TurnEnd) -> Record | None:
+    def _record(self, end: TurnEnd, *, part: bool) -> Record | None:
         connection, create, parent = self._connection, self.turn.create, self._parent
         delta = self.info.encoded_delta
         output = b",".join(end.items)
@@ -700,9 +715,11 @@ class TurnRun:
             generated=not create.warm_up,
             status=intern(end.status),
             sampled=self.info.sampled,
-            response=self.info.response if self.info.may_store else None,
+            response=self.info.response if self.info.may_store and not part else None,
             known_to_app=not differs and connection.app_keeps(create, own_id=end.own_id),
             app_parent_id=create.previous_response_id if parent is None and not base else None,
+            app_id=end.app_id,
+            part=part,
         )
         stored = store and connection.stores
         size = record_bytes(record, None if parent is None else parent.record, stored=stored)

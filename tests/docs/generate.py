@@ -213,6 +213,7 @@ REACHED: Final[dict[str, str]] = {
     "max_pending_steer_bytes": (
         "The steer is given back: `too_many_pending_steers`; one that is larger by itself is answered 413 `request_too_large`."
     ),
+    "max_rollout_appends": "The response ends by `response.completed` where it would wait once more, its calls open.",
     "max_event_bytes": "The turn ends by 502 `upstream_event_too_large`.",
     "max_answer_bytes": "The turn ends by 502 `upstream_error`.",
     "max_outgoing_bytes": "Close 1008.",
@@ -229,6 +230,9 @@ REACHED: Final[dict[str, str]] = {
     "probe_timeout_s": "The probe is given up and the socket accepted.",
     "first_event_timeout_s": _SILENT,
     "event_timeout_s": _SILENT,
+    "blocked_timeout_s": (
+        "The response ends by `response.completed`, its calls open; a later append is answered 400 `rollout_not_found`."
+    ),
     "send_timeout_s": "Close 1008; the app's turn is aborted.",
     "store_timeout_s": "A read counts as a miss, a write as not made (`StoreFailed`); the turn goes on.",
     "disconnect_grace_s": "The call is cancelled.",
@@ -305,7 +309,10 @@ FURTHER_CODES: Final[dict[str, tuple[int, str]]] = {
     "method_not_allowed": (405, "HTTP of the sidecar."),
     "not_found": (404, "HTTP of the sidecar: a path that the upstream does not serve."),
     "missing_required_parameter": (400, "HTTP, `/compact`: `model` is missing."),
-    "unknown_parameter": (400, "HTTP: `stream_id` and `generate` are for sockets only."),
+    "unknown_parameter": (
+        400,
+        "HTTP: `stream_id` and `generate` are for sockets only. `response.append`: it takes `stream_id` and `input` only.",
+    ),
     "unsupported_parameter": (400, "Engine: the request asks for what is not served here; `param` names it."),
     "unsupported_tool": (400, "Engine: a tool of this type cannot be offered here."),
     "unsupported_input": (400, "Engine: an item, image or file that the model cannot be given."),

@@ -13,7 +13,7 @@ from ws_responses.engine.compacting import Compacted, TurnCompaction, is_due
 from ws_responses.engine.events import EventWriter
 from ws_responses.engine.generation import Caller, Opened, close, drain, retry_after_s
 from ws_responses.engine.items import ItemWriter, OutputOver
-from ws_responses.engine.plan import Plan, tell_route
+from ws_responses.engine.plan import Plan, Suspended, tell_route
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.reading import AnswerReader
 from ws_responses.engine.response import IncompleteReason, ResponseObjects, added_usage, usage_object, with_output
@@ -53,7 +53,18 @@ class EngineCounts(Struct):
 
 
 class TurnAnswer:
-    """The answer of one turn."""
+    """The answer of one turn.
+
+    Args:
+        turn: The turn.
+        emit: Where its events go.
+        plan: How it is answered.
+        planner: Makes other plans, if that one fails.
+        caller: Asks the backend.
+        seal: Signs compaction items.
+        counts: Is added to.
+        before: What the step before this one has left, if the turn is a further step of a rollout.
+    """
 
     __slots__ = (
         "_announced",
@@ -63,6 +74,7 @@ class TurnAnswer:
         "_counts",
         "_emit",
         "_events",
+        "_first_item",
         "_objects",
         "_plan",
         "_planner",
@@ -79,6 +91,7 @@ class TurnAnswer:
         caller: Caller,
         seal: Seal,
         counts: EngineCounts,
+        before: Suspended | None = None,
     ) -> None:
         self._turn = turn
         self._emit = emit
@@ -89,8 +102,14 @@ class TurnAnswer:
         self._compacted: Compacted | None = None
         self._counts = counts
         self._calls = ChainCalls(turn)
+        self._announced = before is not None
+        if before is not None:
+            self._events = EventWriter(emit, before.event)
+            self._first_item = before.item
+            self._objects = before.objects
+            return
         self._events = EventWriter(emit)
-        self._announced = False
+        self._first_item = 0
         request = plan.draft.request
         self._objects = ResponseObjects(
             turn,
@@ -106,7 +125,7 @@ class TurnAnswer:
         self._counts.truncated += self._plan.truncated
         if at_once:
             await self._announce()
-        if is_due(self._turn, self._plan):
+        if not self._first_item and is_due(self._turn, self._plan):
             await self._compact()
         try:
             opened = await self._open()
@@ -191,6 +210,7 @@ class TurnAnswer:
             draft.tools,
             encrypted_reasoning=draft.request.encrypted_reasoning,
             is_taken=self._calls.has,
+            first=self._first_item,
             is_steered=lambda: self._turn.steered,
         )
         reader = AnswerReader(
@@ -250,6 +270,10 @@ class TurnAnswer:
         closed = self._objects.closed(reason, self._usage(reader), reader.service_tier)
         if turn.may_store:
             turn.response = closed
+        if turn.is_rollout:
+            turn.suspended = Suspended(
+                plan=plan, objects=self._objects, event=self._events.next + 1, item=self._first_item + len(output)
+            )
         kind = events.COMPLETED if reason is None else events.INCOMPLETE
         await self._events.write(kind, with_output(closed, output))
 

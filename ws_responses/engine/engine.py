@@ -11,7 +11,7 @@ from ws_responses.clock import Clock, MonotonicClock
 from ws_responses.engine.answer import EngineCounts, TurnAnswer
 from ws_responses.engine.compactor import Compactor
 from ws_responses.engine.generation import Caller, Retry
-from ws_responses.engine.plan import tell_route
+from ws_responses.engine.plan import Suspended, tell_route
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.resolving import Resolver
 from ws_responses.engine.sealing import Seal
@@ -98,6 +98,9 @@ class ResponsesEngine:
     steers: Final = True
     """Its responses can be steered: they end between two items."""
 
+    rolls: Final = True
+    """It goes on with a rollout: by what was rendered and planned before, extended by what was appended."""
+
     def models(self, tenant: str) -> list[str]:
         """Return the names of the models that a tenant may use."""
         return self._router.models(tenant)
@@ -137,8 +140,12 @@ class ResponsesEngine:
         with anyio.CancelScope() as scope:
             # What waits for the backend, or for a client that reads slowly, ends at once.
             emit.on_abort = scope.cancel
-            plan = await self._planner.plan(turn)
+            before = turn.suspended
+            if isinstance(before, Suspended):
+                plan = await self._planner.go_on(turn, before.plan)
+            else:
+                before, plan = None, await self._planner.plan(turn)
             turn.create.body = {}  # these views hold the whole frame; what is needed of it has been copied
-            await TurnAnswer(turn, emit, plan, self._planner, self._caller, self._seal, self.counts).run(
-                at_once=self._announces_at_once
-            )
+            answer = TurnAnswer(turn, emit, plan, self._planner, self._caller, self._seal, self.counts, before)
+            del plan, before  # the answer has them, and may get others
+            await answer.run(at_once=self._announces_at_once)

@@ -1,4 +1,4 @@
-"""The events of one response, in order and numbered from 0.
+"""The events of one response, in order and numbered.
 
 A delta is one formatted string: what is the same for all deltas of a part is made with the part.
 """
@@ -53,14 +53,18 @@ class EventWriter:
 
     Args:
         emit: Where they go.
+        first: Number of the first one.
+
+    Attributes:
+        next: Number of the next one.
     """
 
-    __slots__ = ("_begin", "_emit_delta", "_emit_event", "_end", "_middle", "_next", "_pieces", "_room")
+    __slots__ = ("_begin", "_emit_delta", "_emit_event", "_end", "_middle", "_pieces", "_room", "next")
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, first: int = 0) -> None:
         self._emit_event = emit.event
         self._emit_delta = emit.delta
-        self._next = 0
+        self.next = first
         self._begin = self._middle = self._end = ""
         self._pieces: list[str] = []
         self._room = MAX_OUTPUT_CHARS
@@ -72,8 +76,8 @@ class EventWriter:
             kind: Its type.
             members: All others, encoded and joined by commas.
         """
-        number = self._next
-        self._next = number + 1
+        number = self.next
+        self.next = number + 1
         return self._emit_event(b'{"type":"%b","sequence_number":%d,%b}' % (kind.encode(), number, members))
 
     def begin_deltas(self, kind: Kind, place: str) -> None:
@@ -103,8 +107,8 @@ class EventWriter:
                 text = mended(text)
                 encoded = encode(text).decode()
         self._pieces.append(text)
-        number = self._next
-        self._next = number + 1
+        number = self.next
+        self.next = number + 1
         return self._emit_delta(f"{self._begin}{number}{self._middle}{encoded}{self._end}")
 
     def grown(self) -> str:

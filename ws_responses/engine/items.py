@@ -60,6 +60,7 @@ class ItemWriter:
         new_id: Gives ids: takes the prefix.
         encrypted_reasoning: Reasoning items have ``encrypted_content`` (null).
         is_taken: Whether an id of a call, as the service gave it, is another call's of the conversation.
+        first: Place of its first item.
         is_steered: Whether the answer is to end before its next item. It goes on once a call has begun: all calls of an answer
             are made at once, and wait for the client anyway.
 
@@ -73,6 +74,7 @@ class ItemWriter:
         "_call_ids",
         "_encrypted",
         "_events",
+        "_first",
         "_grow",
         "_is_steered",
         "_is_taken",
@@ -93,6 +95,7 @@ class ItemWriter:
         new_id: Callable[[str], str] = random_id,
         encrypted_reasoning: bool = False,
         is_taken: Callable[[str], bool] = _never,
+        first: int = 0,
         is_steered: Callable[[], bool] = _never,
     ) -> None:
         self._events = events
@@ -101,6 +104,7 @@ class ItemWriter:
         self._new_id = new_id
         self._encrypted = encrypted_reasoning
         self._is_taken = is_taken
+        self._first = first
         self._is_steered = is_steered
         self._kind: Kind | None = None
         self._phase: str | None = None
@@ -260,7 +264,7 @@ class ItemWriter:
 
     @property
     def _index(self) -> int:
-        return len(self.finished)
+        return self._first + len(self.finished)
 
     def _place(self, content_index: int | None) -> bytes:
         place = b'"item_id":%b,"output_index":%d' % (self._item.id, self._index)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from ws_responses.backends import ChatPrompt, GenerateParams, TokenPrompt
 from ws_responses.engine.call_ids import CallIds
 from ws_responses.engine.request import Request
+from ws_responses.engine.response import ResponseObjects
 from ws_responses.errors import InvalidRequest
 from ws_responses.rendering.cache import Kept, Rendering
 from ws_responses.rendering.rendered import Rendered
@@ -65,6 +66,22 @@ class Draft(Struct, frozen=True, kw_only=True):
     choice: ToolChoice
     session: str
     alone: bool = False
+
+
+class Suspended(Struct, frozen=True, kw_only=True):
+    """What is needed to go on with a rollout that waits for its client.
+
+    Attributes:
+        plan: Of the step before.
+        objects: Makes the response objects.
+        event: Number of the next event.
+        item: Place of the next item.
+    """
+
+    plan: "Plan"
+    objects: ResponseObjects
+    event: int
+    item: int
 
 
 class Plan(Struct, frozen=True, kw_only=True):

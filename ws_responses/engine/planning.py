@@ -9,7 +9,7 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 
 from ws_responses.backends import ChatPrompt, may_succeed_again
-from ws_responses.engine.choice import parse_choice
+from ws_responses.engine.choice import parse_choice, relaxed
 from ws_responses.engine.plan import ContextLengthExceeded, Draft, EngineKept, Plan, kept_of
 from ws_responses.engine.prompts import ChatTools, params_of, prompt_of
 from ws_responses.engine.request import Request, parse_request
@@ -84,6 +84,31 @@ class Planner:
         )
         route = await self._router.resolve(request.model, turn.tenant, None if kept is None else kept.route)
         return await self._complete(turn, draft, self._usable(route))
+
+    async def go_on(self, turn: CurrentTurn, plan: Plan) -> Plan:
+        """Return the plan for a further step of a rollout: the one of the step before, for what was appended.
+
+        Args:
+            turn: The step; its ``create.body`` holds what has changed.
+            plan: Of the step before.
+
+        Raises:
+            WireError: What was appended cannot be given to the backend.
+        """
+        draft = plan.draft
+        request, choice, tools, items = draft.request, draft.choice, draft.tools, turn.delta
+        room = turn.create.body.get("max_output_tokens")
+        if room is not None:
+            request = replace(request, max_output_tokens=int(bytes(room)))
+        brought = added_tools(items)
+        if brought:
+            base, before = (tools.base, tools.added) if isinstance(tools, Offered) else (tools or NO_OFFER.tools, ())
+            tools = with_added(base, [*before, *brought], tools, self._hosted)
+        if choice.mode == "required" and request.tool_choice is not None:
+            request = replace(request, tool_choice=relaxed(request.tool_choice))
+            choice = parse_choice(request.tool_choice, tools)
+        draft = replace(draft, request=request, items=items, tools=tools, choice=choice, alone=False)
+        return await self._complete(turn, draft, plan.route)
 
     async def replan_as_chat(self, turn: CurrentTurn, plan: Plan) -> Plan | None:
         """Return the plan for a backend that has refused token ids; None if it takes no chat messages.

@@ -8,6 +8,7 @@ A shell calls one input at a time and carries out the returned actions in order,
 
 * ``frame_received``: a client frame arrived.
 * ``turn_event`` / ``turn_ended``: the response of a running turn begins, or the turn is over.
+* ``turn_blocked``: the response of a rollout waits for tool outputs.
 * ``tick``: time passed; ``next_deadline`` says when the next one is wanted.
 * ``retire``: no new turns from now on (age, drain).
 * ``peer_gone``: the socket is closed.
@@ -34,7 +35,9 @@ from ws_responses.errors import (
 )
 from ws_responses.limits import Limits
 from ws_responses.protocol import cancelling, events, steering
+from ws_responses.protocol.calls import CallState
 from ws_responses.protocol.events import ResponseCreate, encode_error
+from ws_responses.protocol.rollout import APPEND, Appended, Blocked, read_append
 from ws_responses.protocol.steering import Ending, Steer, SteerRefused
 
 
@@ -66,6 +69,8 @@ class TurnPhase(enum.Enum):
     """Handed to the upstream; nothing was sent yet: a failure is an ``error`` frame."""
     STREAMING = "streaming"
     """``response.created`` was sent: a failure is a ``response.failed``."""
+    BLOCKED = "blocked"
+    """The response of a rollout waits for tool outputs; it was told so by ``response.done``."""
     ENDED = "ended"
 
 
@@ -74,6 +79,8 @@ class TurnInput(enum.Enum):
 
     START = "start"
     EVENT = "event"
+    BLOCK = "block"
+    RESUME = "resume"
     END = "end"
 
 
@@ -94,7 +101,12 @@ SESSION_TABLE: Final[dict[SessionPhase, dict[SessionInput, SessionPhase]]] = {
 TURN_TABLE: Final[dict[TurnPhase, dict[TurnInput, TurnPhase]]] = {
     TurnPhase.QUEUED: {TurnInput.START: TurnPhase.RUNNING, TurnInput.END: TurnPhase.ENDED},
     TurnPhase.RUNNING: {TurnInput.EVENT: TurnPhase.STREAMING, TurnInput.END: TurnPhase.ENDED},
-    TurnPhase.STREAMING: {TurnInput.EVENT: TurnPhase.STREAMING, TurnInput.END: TurnPhase.ENDED},
+    TurnPhase.STREAMING: {
+        TurnInput.EVENT: TurnPhase.STREAMING,
+        TurnInput.BLOCK: TurnPhase.BLOCKED,
+        TurnInput.END: TurnPhase.ENDED,
+    },
+    TurnPhase.BLOCKED: {TurnInput.RESUME: TurnPhase.STREAMING, TurnInput.END: TurnPhase.ENDED},
     TurnPhase.ENDED: {},
 }
 
@@ -134,10 +146,14 @@ class Turn:
         inherited: The body of its create, for a successor; the shell keeps it, None if the response cannot be steered.
         carried: Steers that its input begins with: committed by its ``response.created``.
         steers: Accepted steers of its response, in order.
+        blocked: What a rollout waits for; None while it does not wait.
+        blocks: How often it has.
     """
 
     __slots__ = (
         "automatic",
+        "blocked",
+        "blocks",
         "carried",
         "create",
         "heard",
@@ -174,6 +190,8 @@ class Turn:
         self.inherited: dict[str, Raw] | None = None
         self.carried: Sequence[Steer] = ()
         self.steers: tuple[Steer, ...] = ()
+        self.blocked: Blocked | None = None
+        self.blocks = 0
         self.heard = 0
         self.seen = 0
         self.heard_at = 0.0
@@ -248,6 +266,13 @@ class EndEarly(Struct, frozen=True):
     turn: Turn
 
 
+class ResumeTurn(Struct, frozen=True):
+    """Let a blocked rollout go on: by what was appended, or (None) to its end, with its calls open."""
+
+    turn: Turn
+    appended: Appended | None
+
+
 class Close(Struct, frozen=True):
     """Close the socket."""
 
@@ -255,7 +280,7 @@ class Close(Struct, frozen=True):
     reason: str
 
 
-Action = Send | StartTurn | TurnQueued | AbortTurn | DropTurn | KeepAlive | TellSteer | EndEarly | Close
+Action = Send | StartTurn | TurnQueued | AbortTurn | DropTurn | KeepAlive | TellSteer | EndEarly | ResumeTurn | Close
 Actions = Sequence[Action]
 NOTHING: Final[Actions] = ()
 
@@ -291,6 +316,7 @@ class Session:
         age_notice: Tell an idle client of the age limit by an error frame before the close.
         lanes: Serve lanes; without them a ``stream_id`` is refused, turns run one at a time, and nothing is steered.
         steer_ids: Makes ids of steers.
+        appends: Take ``response.append``: responses are rollouts.
     """
 
     __slots__ = (
@@ -298,6 +324,7 @@ class Session:
         "_accept_wrapped",
         "_active_at",
         "_age_notice",
+        "_appends",
         "_keepalive_s",
         "_opened_at",
         "_orders",
@@ -329,6 +356,7 @@ class Session:
         age_notice: bool = True,
         lanes: bool = True,
         steer_ids: Callable[[], str] | None = None,
+        appends: bool = False,
     ) -> None:
         self.limits = limits
         self.phase = SessionPhase.OPEN
@@ -346,6 +374,7 @@ class Session:
         self._keepalive_s = keepalive_s
         self._age_notice = age_notice
         self._serves_lanes = lanes
+        self._appends = appends
         self._opened_at = now
         self._active_at = now
         self._ticked_at = now
@@ -386,6 +415,8 @@ class Session:
             lane_name = self._lane_of(members)
             if kind == cancelling.CANCEL and self._accept_cancel:
                 return self._cancel(cancelling.cancelled_id(members), lane_name, named="stream_id" in members)
+            if kind == APPEND and self._appends:
+                return self._take_append(members, lane_name, now)
             if kind != events.CREATE:
                 raise events.not_an_event(kind)
             if "response" in members:
@@ -439,6 +470,23 @@ class Session:
             return told
         return (*told, *self._start_waiting(now)) if told else self._start_waiting(now)
 
+    def may_block(self, turn: Turn) -> bool:
+        """Whether a rollout may wait for tool outputs (once more): not on a connection that is to end."""
+        return self.phase is SessionPhase.OPEN and turn.blocks < self.limits.max_rollout_appends
+
+    def turn_blocked(self, turn: Turn, calls: CallState, now: float, *, checked: bool = True) -> None:
+        """Let a rollout wait for tool outputs; its ``response.done`` was or will be written by the caller.
+
+        Args:
+            turn: Its turn, for which :meth:`may_block` holds.
+            calls: The calls that are open.
+            now: Present time.
+            checked: See :class:`~ws_responses.protocol.rollout.Blocked`.
+        """
+        turn.move(TurnInput.BLOCK)
+        turn.blocks += 1
+        turn.blocked = Blocked(calls, checked, now)
+
     def peer_gone(self) -> Actions:
         """The socket is closed: stop all turns; nobody is told anything."""
         if self.phase is SessionPhase.CLOSED:
@@ -463,7 +511,7 @@ class Session:
         self._retirement = Retirement(error, notice, close_code, reason, now + grace_s)
         refused = self._drop_queued(error)
         if self.running:
-            return refused
+            return (*refused, *(self._resume(turn, None, now) for turn in self.running if turn.blocked is not None))
         return (*refused, *self._finish())
 
     def close(self, code: int, reason: str, *, error: WireError | None = None) -> Actions:
@@ -522,6 +570,10 @@ class Session:
                 deadline = min(deadline, self._active_at + limits.idle_timeout_s)
             return deadline
         for turn in self.running:
+            if turn.blocked is not None:
+                patience = limits.blocked_timeout_s
+                deadline = deadline if patience is None else min(deadline, turn.blocked.since + patience)
+                continue
             for base, span in (
                 (turn.heard_at, self._patience(turn)),
                 (max(turn.heard_at, turn.kept_alive_at), self._keepalive_s),
@@ -659,6 +711,27 @@ class Session:
         running, dropped = lane.running, self._drop_queued(ResponseCancelled(), (lane,))
         return dropped if running is None else (AbortTurn(running, ResponseCancelled()), *dropped)
 
+    # -- rollouts ----------------------------------------------------------------------------------------------------
+
+    def _take_append(self, members: dict[str, Raw], lane_name: str | None, now: float) -> Actions:
+        lane = self.lanes.get(lane_name)
+        turn = None if lane is None else lane.running
+        appended = read_append(members, turn)
+        assert turn is not None
+        return (self._resume(turn, appended, now),)
+
+    def _resume(self, turn: Turn, appended: Appended | None, now: float) -> ResumeTurn:
+        turn.move(TurnInput.RESUME)
+        turn.blocked = None
+        turn.heard_at = turn.kept_alive_at = now
+        return ResumeTurn(turn, appended)
+
+    def _watch_blocked(self, turn: Turn, blocked: Blocked, now: float) -> Actions:
+        patience = self.limits.blocked_timeout_s
+        if patience is None or now < blocked.since + patience:
+            return NOTHING
+        return (self._resume(turn, None, now),)
+
     # -- steering ----------------------------------------------------------------------------------------------------
 
     def _find(self, response_id: str) -> tuple[Turn | None, Lane | None]:
@@ -763,6 +836,8 @@ class Session:
         return limits.event_timeout_s if turn.heard else limits.first_event_timeout_s
 
     def _watch(self, turn: Turn, now: float) -> Iterable[Action]:
+        if turn.blocked is not None:
+            return self._watch_blocked(turn, turn.blocked, now)
         if turn.heard != turn.seen:
             turn.seen = turn.heard
             turn.heard_at = now

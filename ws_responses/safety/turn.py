@@ -20,16 +20,17 @@ class SafetyTurn:
     Args:
         judge: The classifiers.
         about: Whose turn it is.
+        before: What was said of earlier input and output of the same turn (a rollout).
     """
 
     __slots__ = ("_about", "_before", "_gate", "_guard", "_judge", "_pending", "_state")
 
-    def __init__(self, judge: Judge, about: About) -> None:
+    def __init__(self, judge: Judge, about: About, before: Judgement | None = None) -> None:
         self._judge = judge
         self._about = about
         self._pending: SafetyInput | None = None
         self._state = SafetyState()
-        self._before: Judgement | None = None
+        self._before = before
         self._gate: OutputGate | None = None
         self._guard: Guard | None = None
 
@@ -82,7 +83,8 @@ class SafetyTurn:
         if safety.mode == "beside" and not at_once:
             self._pending = reading.delta
             return
-        self._before = judgement = await self._judge.judge(reading.delta, reading.state)
+        judgement = await self._judge.judge(reading.delta, reading.state)
+        self._before = merged(self._before, judgement)
         if judgement.blocked:
             raise judgement.error()
         self._state = judgement.state

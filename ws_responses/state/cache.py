@@ -166,7 +166,10 @@ class ConnectionCache(LeafCache[ResponseNode]):
 
     def add(self, node: ResponseNode) -> None:
         """Make a node resolvable."""
-        self.put(node.id, None if node.parent is None else node.parent.id, node)
+        parent = node.parent
+        while parent is not None and parent.record.part:
+            parent = parent.parent  # nobody asks for the steps of a rollout
+        self.put(node.id, None if parent is None else parent.id, node)
 
     def fail(self, id: str) -> None:  # noqa: A002
         """Evict the parent of a same-lane turn that ran and failed (guide, state)."""

@@ -64,6 +64,8 @@ class _Body(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc
     response: bytes | None = None
     known_to_app: bool = False
     app_parent_id: str | None = None
+    app_id: str | None = None
+    part: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -228,6 +230,8 @@ def _as_body(tenant: str, record: Record) -> _Body:
         response=record.response,
         known_to_app=record.known_to_app,
         app_parent_id=record.app_parent_id,
+        app_id=record.app_id,
+        part=record.part,
     )
 
 
@@ -257,6 +261,8 @@ def _as_record(tenant: str, body: _Body) -> Record:
         response=body.response,
         known_to_app=body.known_to_app,
         app_parent_id=body.app_parent_id,
+        app_id=body.app_id,
+        part=body.part,
     )
 
 

@@ -1,7 +1,7 @@
 """What is kept of a response: the record (its content) and the node (the record in its chain)."""
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from sys import getsizeof
 from typing import Final, Protocol
 
@@ -63,6 +63,9 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
         response: The response object without its output, encoded; None where the upstream keeps its own.
         known_to_app: The app itself stored this response (history mode "forward").
         app_parent_id: What the response continues, if only the app knows that (history mode "forward").
+        app_id: What the app calls it, if that is not ``id``.
+        part: It is not the end of its response, but of a step of it (a rollout): the response goes on in the record that follows.
+            Nobody knows its id.
         size: Bytes charged.
         budgets: Where.
     """
@@ -82,6 +85,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     response: bytes | None = None
     known_to_app: bool = False
     app_parent_id: str | None = None
+    app_id: str | None = None
+    part: bool = False
     size: int = 0
     budgets: tuple[Budget, ...] = ()
 
@@ -98,6 +103,20 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
         return split_items(self.items[self.output_at :])
 
 
+def whole_output(records: Sequence[Record]) -> bytes:
+    """Return the output of the response that a chain ends with, its items joined by commas: of all steps of a rollout.
+
+    Args:
+        records: The chain, root (or newest base) first.
+    """
+    steps = [records[-1]]
+    for record in reversed(records[:-1]):
+        if not record.part:
+            break
+        steps.append(record)
+    return b",".join(output for record in reversed(steps) if (output := record.items[record.output_at :]))
+
+
 def record_bytes(record: Record, parent: Record | None, *, stored: bool) -> int:
     """Return what a record is to be charged: all that it keeps alive and its parent does not."""
     size = RECORD_BYTES + len(record.items) + getsizeof(record.id) + getsizeof(record.model)
@@ -109,8 +128,7 @@ def record_bytes(record: Record, parent: Record | None, *, stored: bool) -> int:
         size += SAMPLED_BYTES + len(record.sampled.packed)
     if record.response is not None:
         size += getsizeof(record.response)
-    if record.app_parent_id is not None:
-        size += getsizeof(record.app_parent_id)
+    size += sum(getsizeof(app_id) for app_id in (record.app_parent_id, record.app_id) if app_id is not None)
     return size + STORED_BYTES if stored else size
 
 

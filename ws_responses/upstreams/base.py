@@ -64,6 +64,10 @@ class CurrentTurn:
         steered: The response is to end at the next border between its items, as ``response.incomplete`` ("steered"), unless it
             waits for tool outputs or ends by itself (set while the turn runs; for an upstream that ``steers``).
         kept: What the node is to keep for the next turn (set by the upstream before the terminal event).
+        is_rollout: Its response may go on after calls of the client, by another call of the upstream for what was appended then
+            (prototype mode).
+        suspended: What an upstream that ``rolls`` needs to go on; it sets this before the terminal event of each step, and finds it
+            in the next one.
         response: The response object without its output, for the record (set by the engine before the terminal event).
     """
 
@@ -76,6 +80,7 @@ class CurrentTurn:
         "id",
         "interned_instructions",
         "interned_tools",
+        "is_rollout",
         "judgement",
         "kept",
         "lane",
@@ -91,6 +96,7 @@ class CurrentTurn:
         "route_name",
         "route_reused",
         "steered",
+        "suspended",
         "tenant",
         "unjudged",
         "usage_so_far",
@@ -110,6 +116,8 @@ class CurrentTurn:
         self.base = False
         self.rendering: Rendering | None = None
         self.steered = False
+        self.is_rollout = False
+        self.suspended: object = None
         self.kept: Carried | None = None
         self.response: bytes | None = None
         self.profile: Profile = "openai"
@@ -294,6 +302,9 @@ class Upstream(Protocol):
     raise :class:`~ws_responses.errors.WireError`, and set ``turn.kept``.
 
     One that heeds ``turn.steered`` says so by a class attribute ``steers = True``: its responses can be steered.
+
+    One that goes on with a rollout by itself says so by ``rolls = True``: in each further step (``turn.suspended`` is what it left) it
+    begins no response anew, and goes on numbering events and items where it was. Others answer each step as a turn of its own.
     """
 
     async def run(self, turn: CurrentTurn, emit: Emit) -> None:

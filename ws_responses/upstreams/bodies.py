@@ -109,5 +109,5 @@ def _known_to_app(parent: ResponseNode) -> tuple[ResponseNode | None, str | None
     node = parent
     for node in parent.joined():
         if node.record.known_to_app:
-            return node, node.id
+            return node, node.record.app_id or node.id
     return None, node.record.app_parent_id

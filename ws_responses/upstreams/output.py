@@ -36,16 +36,20 @@ class OutputItems:
 
     Args:
         max_bytes: Bound on what is kept.
+        first: Place of the first of them.
 
     Attributes:
         added: Ids of the items that the client knows, by ``output_index``.
         done: Finished items, byte-exact, by ``output_index``.
         drafts: Items that we have announced in the app's place, by ``output_index``: the text of them so far.
+        max_bytes: As given.
+        first: As given.
+        room: Bytes that may still be kept.
     """
 
-    __slots__ = ("_bytes", "_held", "_ids", "_last", "_max_bytes", "_parts", "_types", "added", "done", "drafts")
+    __slots__ = ("_held", "_ids", "_last", "_parts", "_types", "added", "done", "drafts", "first", "max_bytes", "room")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, first: int = 0) -> None:
         self.added: dict[int, str] = {}
         self.done: dict[int, bytes] = {}
         self.drafts: dict[int, list[str]] = {}
@@ -53,9 +57,10 @@ class OutputItems:
         self._ids: dict[int, str] = {}  # the app's own, also of items that the client does not know yet; "" if unknown
         self._types: dict[int, str | None] = {}
         self._parts: dict[int, int] = {}
-        self._last = 0
-        self._bytes = 0
-        self._max_bytes = max_bytes
+        self._last = first
+        self.first = first
+        self.room = max_bytes
+        self.max_bytes = max_bytes
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -96,7 +101,7 @@ class OutputItems:
         return item_type is None or self._types.get(self._last) in (None, item_type)
 
     def _new_index(self) -> int:
-        return max((-1, *self._ids, *self.done)) + 1
+        return max((self.first - 1, *self._ids, *self.done)) + 1
 
     # -- items -------------------------------------------------------------------------------------------------------
 
@@ -146,9 +151,9 @@ class OutputItems:
         self.drafts[index].append(text)
 
     def _count(self, kept: bytes | str) -> None:
-        self._bytes += len(kept)
-        if self._bytes > self._max_bytes:
-            raise UpstreamError(f"The upstream's output exceeds {self._max_bytes} bytes.")
+        self.room -= len(kept)
+        if self.room < 0:
+            raise UpstreamError(f"The upstream's output exceeds {self.max_bytes} bytes.")
 
     def finished(self) -> list[bytes]:
         """Return the finished items in order."""
@@ -173,12 +178,12 @@ class OutputItems:
         known = self.done | {
             index: self._drafted(index, status)
             for index, text in self.drafts.items()
-            if text and index not in self.done and index >= len(snapshot)
+            if text and index not in self.done and index - self.first >= len(snapshot)
         }
         streamed = [item for _, item in sorted(known.items())]
         if len(snapshot) < len(streamed):
             return streamed, True
-        if not streamed or len(known) != max(known) + 1:
+        if not streamed or len(known) != max(known) + 1 - self.first:
             return snapshot, given is None
         items = [_richer(ours, theirs) for ours, theirs in zip(streamed, snapshot, strict=False)]
         items += snapshot[len(streamed) :]

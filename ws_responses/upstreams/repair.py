@@ -56,7 +56,8 @@ class TurnEnd(Struct, frozen=True):
         base_at: Index of the newest compaction item: later turns see nothing that is older. None if there is none.
         usage: Raw JSON of the usage, None if it is unknown.
         status: Status of the response.
-        own_id: The id is the app's own.
+        own_id: The app itself has given the id, or ``app_id``.
+        app_id: What the app calls it, if that is not ``response_id``.
     """
 
     frame: bytes
@@ -67,6 +68,7 @@ class TurnEnd(Struct, frozen=True):
     usage: bytes | None
     status: str
     own_id: bool
+    app_id: str | None = None
 
 
 class TurnStream:
@@ -291,12 +293,16 @@ class TurnStream:
             self._next -= 1
         if self._created is None or self._in_whole:
             return encode_error(error, stream_id=self._stream_id)
-        response: dict[str, Any] = {**self._created, "output": [Raw(item) for item in self._items.finished()]}
+        response: dict[str, Any] = {**self._created, "output": [Raw(item) for item in self._finished()]}
         if isinstance(error, ResponseCancelled):
             return self._own_event(events.INCOMPLETE, response={**response, "status": "cancelled"})
         response["status"] = "failed"
         response["error"] = {"code": error.code, "message": error.message}
         return self._own_event(events.FAILED, response=response)
+
+    def _finished(self) -> list[bytes]:
+        """Return all finished items."""
+        return self._items.finished()
 
     def steer_event(self, kind: str, members: Mapping[str, Any]) -> bytes:
         """Return an event about a steer, numbered among those of the response."""
@@ -427,7 +433,7 @@ class TurnStream:
         frames: list[bytes] = []
         done = self._items.done
         if len(done) < len(items):
-            for index, item in enumerate(items):
+            for index, item in enumerate(items, self._items.first):
                 if index in done:
                     continue
                 if index not in self._added:
@@ -506,7 +512,7 @@ class TurnStream:
     def _frame(self, payload: bytes, head: EventHead, missing: dict[str, bytes]) -> bytes:
         """Return an app's event as our frame: labelled, numbered and completed, otherwise verbatim."""
         if self._strict and head.type in RENAMED:
-            payload = renamed(payload, head.type) or _with_member(payload, "type", RENAMED[head.type])
+            payload = renamed(payload, head.type) or with_member(payload, "type", RENAMED[head.type])
         number = head.sequence_number
         if type(number) is not int:
             missing["sequence_number"] = b"%d" % self._next
@@ -544,8 +550,9 @@ def _renumbered(payload: bytes, number: int) -> bytes:
     changed, count = _NUMBER.subn(rb"\g<1>%d" % number, payload)
     if count == 1:
         return changed
-    return _with_member(payload, "sequence_number", number)
+    return with_member(payload, "sequence_number", number)
 
 
-def _with_member(payload: bytes, name: str, value: str | int) -> bytes:
+def with_member(payload: bytes, name: str, value: str | int) -> bytes:
+    """Return an event with another value of a member."""
     return encode({**decode_members(payload), name: value})

@@ -1,0 +1,340 @@
+"""A rollout: a turn that goes on after tool calls of the client, step by step, as one response (prototype mode).
+
+What a create is asked (``authorize``, quota, parent, base) is asked once, and what follows an answer (the node that can be
+continued, the store, settlement) comes once. Of each append only what is new is judged, rendered and charged.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import anyio
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from ws_responses.engine.choice import relaxed
+from ws_responses.errors import StreamTruncated, WireError
+from ws_responses.protocol import events
+from ws_responses.protocol.rollout import Appended
+from ws_responses.protocol.session import Turn
+from ws_responses.protocol.steering import required_input
+from ws_responses.settlement import TurnRecord, read_usage
+from ws_responses.spawn import Cancel
+from ws_responses.state.node import ResponseNode
+from ws_responses.turn import TurnRun
+from ws_responses.upstreams.base import CurrentTurn, Emit
+from ws_responses.upstreams.joined import RolloutStream
+from ws_responses.upstreams.reading import without_output
+from ws_responses.upstreams.repair import TurnEnd, TurnStream
+from ws_responses.validation import check_output
+
+if TYPE_CHECKING:
+    from ws_responses.connection import Connection
+
+logger = logging.getLogger("ws_responses.turn")
+
+_decode_bound = msgspec.json.Decoder(int).decode
+Answer = Callable[[Any], Awaitable[None]]
+"""Runs the upstream with the ``Emit`` that it is given."""
+
+
+def _nothing_to_cancel() -> None:
+    """Stand in for the task's ``cancel`` before it is started."""
+
+
+class Step:
+    """One call of the upstream: takes its events for the rollout (the ``Emit`` contract), and is a run of the connection.
+
+    Its call may still run when the next step has begun, as an app's may after any other response.
+
+    Attributes:
+        turn: Of the rollout.
+        cancel: Asks its task to end.
+        closed: Its closing event was taken.
+        changed: Set when that is so, or when the call has ended.
+        on_abort: See ``Emit``.
+        in_background: See ``Emit``.
+    """
+
+    def __init__(self, connection: "Connection", rollout: "RolloutRun", answer: Answer) -> None:
+        self.turn: Turn = rollout.turn
+        self.cancel: Cancel = _nothing_to_cancel
+        self.closed = False
+        self.changed = anyio.Event()
+        self.on_abort: Callable[[], None] | None = None
+        self.in_background = False
+        self._connection = connection
+        self._rollout = rollout
+        self._answer = answer
+        self._gone = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more of it is wanted."""
+        return self.closed or self._gone or self._rollout.ended
+
+    async def run(self) -> None:
+        """Call the upstream; what it raises ends the rollout, unless the step is over."""
+        try:
+            await self._answer(self)
+        except WireError as error:
+            await self.fail(error)
+        except Exception:
+            logger.exception("turn %s failed by a fault of ours", self.turn.id)
+            await self.fail(WireError("The server had an error while processing the request."))
+        finally:
+            self._connection.run_over(self)
+            self.changed.set()
+
+    def event(self, payload: bytes, /) -> Awaitable[None]:
+        """Take one event."""
+        return self._rollout.skip(payload) if self.closed or self._gone else self._rollout.event(payload)
+
+    def delta(self, event: str, /) -> Awaitable[None]:
+        """Take one event that lacks nothing."""
+        return self._rollout.skip(b"") if self.closed or self._gone else self._rollout.delta(event)
+
+    def alive(self) -> None:
+        """Note a sign of life."""
+        if not self.ended:
+            self._rollout.alive()
+
+    async def fail(self, error: WireError) -> None:
+        """End the rollout by an error; does nothing if this step is over."""
+        if not self.ended:
+            await self._rollout.fail(error)
+
+    def abort(self, error: WireError | None) -> None:
+        """Take nothing more of it; the rollout tells its client."""
+        del error
+        self._gone = True
+
+    def mute(self) -> None:
+        """Do nothing: what it writes is the rollout's affair."""
+
+    def close(self) -> None:
+        """Note that its closing event was taken."""
+        self.closed = True
+        self.changed.set()
+
+
+class RolloutRun(TurnRun):
+    """A running rollout."""
+
+    _stream_type: ClassVar[type[TurnStream]] = RolloutStream
+
+    def __init__(self, connection: "Connection", turn: Turn) -> None:
+        super().__init__(connection, turn)
+        self._joined = cast("RolloutStream", self.stream)
+        self._joined.joins_itself = bool(getattr(connection.upstream, "rolls", False))
+        self.info.is_rollout = True
+        self._body: dict[str, Raw] = {}
+        self._bound: int | None = None
+        self._step: Step | None = None
+        self._parts: list[ResponseNode] = []
+        self._given: list[Appended | None] = []
+        self._wake: anyio.Event | None = None
+
+    # -- from outside ------------------------------------------------------------------------------------------------
+
+    def resume(self, appended: Appended | None) -> None:
+        """Go on: by what was appended, or (None) to the end."""
+        self._given.append(appended)
+        self._wake_up()
+
+    def mute(self) -> None:
+        """Let it run to its end with nobody to listen; one that waits for tool outputs is at its end."""
+        super().mute()
+        if self.turn.blocked is not None:
+            self.resume(None)
+
+    def _wake_up(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    def _stop_step(self) -> None:
+        step = self._step
+        if step is not None and not step.closed:
+            self._connection.stop(step)
+            step.changed.set()
+        self._wake_up()
+
+    # -- the steps ---------------------------------------------------------------------------------------------------
+
+    def _inherit(self) -> None:
+        """Keep nothing: a rollout is not steered, since what is appended may hold messages."""
+
+    def _validate(self) -> None:
+        super()._validate()
+        self._bound = _bound_in(self.turn.create.body.get("max_output_tokens"))
+        if not self._joined.joins_itself:
+            self._body = self._kept_body()
+
+    def _has_ended(self) -> bool:
+        return self.ended
+
+    async def _answer(self) -> None:
+        """Let the upstream answer, and go on for each append; the end is written by the step that is the last one."""
+        self._ran = True
+        self.on_abort = self._stop_step
+        while True:
+            await self._run_step()
+            if self._has_ended():
+                return
+            appended = await self._wait()
+            if self._has_ended():
+                return
+            if appended is None:
+                await self._let_go()
+                return
+            self._calls = appended.calls
+            self._go_on(appended.items)
+            for step in (self._judge, self._render):
+                await step()
+                if self._has_ended():
+                    return
+
+    async def _run_step(self) -> None:
+        """Call the upstream, and return when its closing event was taken; the call itself may go on."""
+        connection, safety = self._connection, self._safety
+        answer: Answer = partial(connection.upstream.run, self.info)
+        if safety is not None:
+            self.info.judgement = safety.judgement
+            self.info.unjudged = safety.beside
+            answer = partial(self._guarded, answer)
+        self._step = step = Step(connection, self, answer)
+        connection.run_step(step)
+        await step.changed.wait()
+        if not (step.closed or self._is_over):
+            raise StreamTruncated
+
+    async def _guarded(self, answer: Answer, step: Emit) -> None:
+        assert self._safety is not None
+        await self._safety.run(answer, step, stop=partial(self._connection.stop, cast("Step", step)))
+
+    async def _wait(self) -> Appended | None:
+        """Return what is appended; None if nothing will be."""
+        while not (self._given or self.ended):
+            self._wake = anyio.Event()
+            await self._wake.wait()
+        self._wake = None
+        return self._given.pop(0) if self._given else None
+
+    def _go_on(self, items: bytes) -> None:
+        """Begin the next step: a turn like any other that continues the last one."""
+        last, create = self.info, self.info.create
+        create = replace(
+            create,
+            body=self._next_body(),
+            array_input=None,
+            text_input=None,
+            has_input=True,
+            size=create.size + len(items),
+        )
+        self.info = info = CurrentTurn(last.id, create, last.tenant, last.principal)
+        info.parent = self._parent
+        info.encoded_delta = items
+        info.is_rollout = True
+        info.interned_tools, info.interned_instructions = last.interned_tools, last.interned_instructions
+        info.response_id = last.response_id
+        info.route_name, info.route_reused, info.price = last.route_name, last.route_reused, last.price
+        info.profile, info.may_store = last.profile, last.may_store
+        info.suspended, last.suspended = last.suspended, None
+
+    def _next_body(self) -> dict[str, Raw]:
+        """Return the members of the create as they hold for the next step: what the whole response may have, less what it had."""
+        body = dict(self._body)
+        if "tool_choice" in body:
+            body["tool_choice"] = Raw(relaxed(bytes(body["tool_choice"])))
+        room = self._room()
+        if room is not None:
+            body["max_output_tokens"] = Raw(b"%d" % room)
+        return body
+
+    def _room(self, end: TurnEnd | None = None) -> int | None:
+        """Return how many tokens may still be sampled; None if that is not bounded, or nobody knows.
+
+        Args:
+            end: Of the step that is just over.
+        """
+        usage = self._joined.usage if end is None else self._joined.usage_after(end)
+        used = read_usage(usage)
+        if self._bound is None or used is None or used.output_tokens is None:
+            return self._bound
+        return max(0, self._bound - used.output_tokens)
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    async def _finish(self, end: TurnEnd) -> None:
+        step = self._step
+        assert step is not None
+        end = self._joined.step_end(end)
+        required = self._required(end)
+        out_of_room = bool(required) and self._room(end) == 0
+        if required and not out_of_room and self._connection.session.may_block(self.turn):
+            node = self._make_node(replace(end, response_id=self._connection.new_response_id()), part=True)
+            if node is not None:
+                await self._block(end, node, required, step)
+                return
+        step.close()
+        self._connection.trail(step)
+        await self._end_by(self._joined.whole(end, "max_output_tokens" if out_of_room else None))
+
+    def _required(self, end: TurnEnd) -> list[dict[str, str]]:
+        """Return what the client is to bring after a step, as stubs; nothing if that is the end anyway."""
+        if end.kind != events.COMPLETED:
+            return []
+        assert self._calls is not None
+        return required_input(check_output(self._calls, end.items), end.items)
+
+    async def _block(self, end: TurnEnd, node: ResponseNode, required: list[dict[str, str]], step: Step) -> None:
+        connection = self._connection
+        self._parts.append(node)
+        self._parent = node
+        self.info.usage_so_far = None
+        self.info.kept = None
+        step.close()
+        written = self._write(self._joined.block(end, required))
+        self._numbered = False
+        checked = connection.settings.open_calls == "check"
+        connection.session.turn_blocked(self.turn, node.record.calls, connection.clock.now(), checked=checked)
+        connection.trail(step)
+        connection.look_soon()
+        await written
+
+    async def _let_go(self) -> None:
+        """End it as it is, with its calls open: like any response that calls tools, it can be continued by a create."""
+        node = self._parent
+        assert node is not None
+        self._calls = node.record.calls
+        self._go_on(b"")
+        self.info.kept = node.kept
+        await self._end_by(self._joined.let_go())
+
+    async def _end_by(self, end: TurnEnd) -> None:
+        if self._parts and self.info.may_store:
+            self.info.response = without_output(end.frame)
+        await super()._finish(end)
+
+    async def _store_nodes(self, node: ResponseNode) -> bool:
+        for part in self._parts:
+            if not await super()._store_nodes(part):
+                return False
+        return await super()._store_nodes(node)
+
+    def _turn_record(self, outcome: str, code: str | None, usage: bytes | None) -> TurnRecord:
+        step = self.info.usage_so_far
+        if self._joined.steps:
+            self.info.usage_so_far = lambda: self._joined.usage_with(None if step is None else step())
+        return super()._turn_record(outcome, code, usage)
+
+
+def _bound_in(raw: Raw | None) -> int | None:
+    if raw is None:
+        return None
+    try:
+        return _decode_bound(raw)
+    except msgspec.ValidationError:
+        return None  # the upstream judges what it alone understands
