@@ -42,7 +42,7 @@ class House:
             self.middleware = ResponsesWebSocketMiddleware(self.app, **options)
             self.served = self.middleware
         else:
-            served = ResponsesApp(ResponsesEngine(self.backend), authorize="open", **options)
+            served = ResponsesApp(ResponsesEngine(self.backend), **{"authorize": "open", **options})
             self.middleware, self.served = served.middleware, served
 
     def socket(self) -> Client:

@@ -44,6 +44,10 @@ def _nothing_to_cancel() -> None:
     """Stand in for the task's ``cancel`` before it is started."""
 
 
+async def _nothing_to_answer(_: object) -> None:
+    """Stand in for the call when it is over."""
+
+
 class Step:
     """One call of the upstream: takes its events for the rollout (the ``Emit`` contract), and is a run of the connection.
 
@@ -86,6 +90,7 @@ class Step:
             await self.fail(WireError("The server had an error while processing the request."))
         finally:
             self._connection.run_over(self)
+            self._answer = _nothing_to_answer
             self.changed.set()
 
     def event(self, payload: bytes, /) -> Awaitable[None]:
@@ -162,6 +167,13 @@ class RolloutRun(TurnRun):
         self._wake_up()
 
     # -- the steps ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the rollout to its end, whatever happens."""
+        try:
+            await super().run()
+        finally:
+            self._step = None  # it leads back to here: the history would wait for the garbage collector
 
     def _inherit(self) -> None:
         """Keep nothing: a rollout is not steered, since what is appended may hold messages."""
@@ -274,7 +286,9 @@ class RolloutRun(TurnRun):
         required = self._required(end)
         out_of_room = bool(required) and self._room(end) == 0
         if required and not out_of_room and self._connection.session.may_block(self.turn):
-            node = self._make_node(replace(end, response_id=self._connection.new_response_id()), part=True)
+            app_id = end.app_id or end.response_id
+            part = replace(end, response_id=self._connection.new_response_id(), app_id=app_id)
+            node = self._make_node(part, part=True)
             if node is not None:
                 await self._block(end, node, required, step)
                 return

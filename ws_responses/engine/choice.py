@@ -1,6 +1,6 @@
 """``tool_choice``: which of the tools offered may or must be called."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -59,8 +59,10 @@ def relaxed(raw: bytes) -> bytes:
         choice = _decode_any(raw)
     except msgspec.DecodeError:
         return raw
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return msgspec.json.encode({**choice, "mode": "auto"})
+    if isinstance(choice, dict):
+        members = cast("dict[str, object]", choice)
+        if members.get("type") == "allowed_tools":
+            return msgspec.json.encode({**members, "mode": "auto"})
     return raw if choice in (None, "none", "auto") else b'"auto"'
 
 

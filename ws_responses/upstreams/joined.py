@@ -6,7 +6,7 @@ places that follow, and their end. An upstream that ``rolls`` does that by itsel
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Raw
@@ -88,7 +88,7 @@ class RolloutStream(TurnStream):
             end: Of the step.
             required: What the client is to bring, as stubs.
         """
-        response = response_of(decode_members(end.frame)) or {}
+        response = self._of_rollout(response_of(decode_members(end.frame)))
         self._note(end)
         self._closed = {name: Raw(bytes(value)) for name, value in response.items() if name not in ("output", "usage")}
         told: dict[str, Any] = {name: self._closed[name] for name in _TOLD if name in self._closed}
@@ -101,6 +101,14 @@ class RolloutStream(TurnStream):
         self._renumber = renumber or not self.joins_itself
         self._begin_step(len(end.items))
         return frame
+
+    def _of_rollout(self, response: dict[str, Raw] | None) -> dict[str, Raw]:
+        """Return the object of a step with the time at which the rollout began."""
+        response = response or {}
+        begun = None if self._created is None else self._created.get("created_at")
+        if begun is not None:
+            response["created_at"] = begun
+        return response
 
     def usage_after(self, end: TurnEnd) -> bytes | None:
         """Return the usage with that of one more step."""
@@ -132,9 +140,7 @@ class RolloutStream(TurnStream):
             return end
         usage = self.usage_after(end)
         members = decode_members(end.frame)
-        response = response_of(members) or {}
-        if "created_at" in self._closed:
-            response["created_at"] = self._closed["created_at"]
+        response = self._of_rollout(response_of(members))
         kind, status = end.kind, end.status
         if ended is not None:
             kind, status = events.INCOMPLETE, "incomplete"
@@ -188,11 +194,16 @@ def total(first: bytes | None, second: bytes | None) -> bytes | None:
 
 
 def _sum(first: Any, second: Any) -> Any:
-    if isinstance(first, dict) and isinstance(second, dict):
-        return {name: _sum(first.get(name), second.get(name)) for name in {**first, **second}}
+    ours, theirs = _members(first), _members(second)
+    if ours is not None and theirs is not None:
+        return {name: _sum(ours.get(name), theirs.get(name)) for name in {**ours, **theirs}}
     if _is_number(first) and _is_number(second):
         return first + second
     return second if first == second else None
+
+
+def _members(value: Any) -> dict[str, Any] | None:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def _is_number(value: object) -> bool:
