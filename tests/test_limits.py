@@ -23,6 +23,7 @@ MAY_BE_NONE = [
     "idle_timeout_s",
     "body_timeout_s",
     "first_event_timeout_s",
+    "blocked_timeout_s",
     "event_timeout_s",
     "send_timeout_s",
 ]
