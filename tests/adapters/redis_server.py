@@ -91,15 +91,71 @@ class RedisServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class RedisCluster:
+    """Several servers, each with its part of the slots: keys of two tenants may lie on two of them.
+
+    Args:
+        kind: Which program.
+        nodes: How many servers.
+    """
+
+    def __init__(self, kind: Kind = "redis", nodes: int = 3) -> None:
+        self._ports = [free_port() for _ in range(nodes)]
+        self.nodes = [
+            RedisServer(
+                kind,
+                {"cluster-enabled": "yes", "cluster-port": str(free_port()), "cluster-node-timeout": "500"},
+                port=port,
+            )
+            for port in self._ports
+        ]
+        self.url = f"redis://127.0.0.1:{self._ports[0]}"
+
+    def __enter__(self) -> Self:
+        for node in self.nodes:
+            node.start()
+        buses = [int(node._options["cluster-port"]) for node in self.nodes]
+        share = -(-16384 // len(self.nodes))
+        for place, node in enumerate(self.nodes):
+            with node.client() as client:
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", place * share, min((place + 1) * share, 16384) - 1)
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", place + 1)
+                if place:
+                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", self._ports[0], buses[0])
+        self.settle()
+        return self
+
+    def settle(self) -> None:
+        """Return when all nodes know all slots."""
+        until = time.monotonic() + 30
+        for node in self.nodes:
+            with node.client() as client:
+                while b"cluster_state:ok" not in (state := client.execute_command("CLUSTER", "INFO")) or (
+                    f"cluster_known_nodes:{len(self.nodes)}".encode() not in state
+                ):
+                    assert time.monotonic() < until, "the cluster does not come together"
+                    time.sleep(0.02)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            node.__exit__(kind, error, traceback)
+
+
 class RedisTime:
     """Lets time pass for all keys of the store: their lives, and the times that branches hold, become shorter."""
 
-    def __init__(self, server: RedisServer) -> None:
-        self._server = server
+    def __init__(self, *servers: RedisServer) -> None:
+        self._servers = servers
 
     async def advance(self, seconds: float) -> None:
         """Move on."""
-        with self._server.client() as client:
+        for server in self._servers:
+            self._advance(server, seconds)
+
+    def _advance(self, server: RedisServer, seconds: float) -> None:
+        with server.client() as client:
             for key in client.scan_iter(count=1000):
                 left = client.pttl(key) - round(seconds * 1000)
                 if b":b:" in key and left > 0:

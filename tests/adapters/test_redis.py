@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import Redis
 
-from tests.adapters.redis_server import RedisServer, RedisTime, free_port
+from tests.adapters.redis_server import RedisServer, RedisTime
 from ws_responses.adapters.redis import RedisStore
 from ws_responses.errors import ConfigurationError, RecordUnreadable, StoreError
 from ws_responses.state.encoding import RecordCodec
@@ -74,45 +74,6 @@ class TestRedisStore(StoreConformance):
         await store.aclose()
         with server.client() as client:
             client.flushall()
-
-
-# -- a cluster --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Generator[RedisServer]:
-    """One node that has all slots: it refuses scripts and commands whose keys are in several, as a large one does."""
-    port = free_port()
-    options = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
-    with RedisServer("redis", options, port=port) as server:
-        with server.client() as client:
-            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
-                pass
-        server.url = f"redis://127.0.0.1:{port}"
-        yield server
-
-
-class TestCluster(StoreConformance):
-    slack_s = 60.0
-
-    @pytest.fixture
-    def clock(self, cluster: RedisServer) -> RedisTime:
-        return RedisTime(cluster)
-
-    @pytest.fixture
-    async def store(self, cluster: RedisServer) -> AsyncGenerator[RedisStore]:
-        client = RedisCluster.from_url(cluster.url)
-        store = RedisStore(client, timeout_s=5)
-        yield store
-        await store.aclose()
-        await client.aclose()
-
-
-def test_the_cluster_refuses_keys_of_several_slots(cluster: RedisServer) -> None:
-    """Else the tests above would show nothing."""
-    with cluster.client() as client, pytest.raises(Exception, match=r"CROSSSLOT|same slot"):
-        client.eval("return redis.call('GET', KEYS[1])", 2, "a", "b")
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
