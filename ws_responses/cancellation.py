@@ -1,6 +1,15 @@
-"""Telling a cancellation of ours from one that a library raises by itself."""
+"""Telling a cancellation of ours from one that a library raises by itself, or that comes with an error."""
 
 import asyncio
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import anyio
+
+
+class CancelledByItself(RuntimeError):
+    """What was awaited ended as cancelled, although nobody had cancelled the one who waits (asyncio only)."""
 
 
 def was_cancelled() -> bool:
@@ -14,3 +23,38 @@ def was_cancelled() -> bool:
     except RuntimeError:
         return True
     return task is None or task.cancelling() > 0
+
+
+@contextmanager
+def no_cancellation_but_ours() -> Generator[None]:
+    """Make an error of a cancellation that nobody has asked for.
+
+    Raises:
+        CancelledByItself: The block ended by one.
+    """
+    try:
+        yield
+    except anyio.get_cancelled_exc_class() as error:
+        if was_cancelled():
+            raise
+        raise CancelledByItself("what was awaited has been cancelled") from error
+
+
+def parted(group: BaseExceptionGroup) -> tuple[BaseException, Exception | None]:
+    """Part what a trio nursery raises that is cancelled while one of its tasks fails: neither of both may hide the other.
+
+    Returns:
+        What has to go on (a cancellation; the group itself if there is none, or an interrupt in it), and the failure, if any.
+    """
+    cancelled, rest = group.split(anyio.get_cancelled_exc_class())
+    if cancelled is None or not (rest is None or isinstance(rest, Exception)):
+        return group, None
+    return next(_leaves(cancelled)), rest
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(cast("BaseExceptionGroup[BaseException]", error))
+        else:
+            yield error

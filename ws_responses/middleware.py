@@ -12,6 +12,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
+from ws_responses.cancellation import parted
 from ws_responses.clock import Clock, MonotonicClock
 from ws_responses.connection import Connection
 from ws_responses.counters import TenantCounters
@@ -468,6 +469,10 @@ class ResponsesWebSocketMiddleware:
             await self.app(inner.request(0, method="GET"), probe.receive, probe.send)
         except Exception as error:  # noqa: BLE001 - only a refusal counts; the turns will tell what is broken
             logger.debug("the probe at the upgrade failed: %s", type(error).__name__)
+        except BaseExceptionGroup as group:
+            goes_on, failure = parted(group)
+            logger.debug("the probe at the upgrade failed: %s", type(failure).__name__)
+            raise goes_on from None
 
     def _report_denial(self, scope: Scope, status: int, code: str) -> None:
         self.registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))

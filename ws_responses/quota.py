@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ws_responses.cancellation import no_cancellation_but_ours
 from ws_responses.clock import Clock
 from ws_responses.errors import Refused, Unavailable
 
@@ -72,7 +73,7 @@ async def ask_quota(quota: Quota, request: QuotaRequest, *, clock: Clock, timeou
     """
     answered = False
     try:
-        with clock.move_on_after(timeout_s):
+        with no_cancellation_but_ours(), clock.move_on_after(timeout_s):
             answer = quota(request)
             if inspect.isawaitable(answer):
                 await answer

@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ws_responses.cancellation import no_cancellation_but_ours
 from ws_responses.counters import Place, Places, TenantCounters
 from ws_responses.errors import (
     ConnectionsExhausted,
@@ -260,7 +261,10 @@ class Registry:
         principal: Principal | None = None
         answered = False
         try:
-            with self.settings.clock.move_on_after(self.settings.limits.authorize_timeout_s):
+            with (
+                no_cancellation_but_ours(),
+                self.settings.clock.move_on_after(self.settings.limits.authorize_timeout_s),
+            ):
                 verdict = authorize(handshake, model)
                 principal = await verdict if inspect.isawaitable(verdict) else verdict
                 answered = True
@@ -426,7 +430,7 @@ class Registry:
         """
         answers: list[T] = []
         try:
-            with self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
+            with no_cancellation_but_ours(), self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
                 answers.append(await work)
         except Exception as error:
             # Never the turn's end. Only the kind is told: the text may hold an address with its password, or content.

@@ -50,3 +50,13 @@ class Spawner:
 
         self._context.run(self._tasks.start_soon, scoped)
         return scope.cancel
+
+
+def next_round(callback: Callable[[], object]) -> None:
+    """Call ``callback`` as soon as the running task lets others run."""
+    try:
+        asyncio.get_running_loop().call_soon(callback)
+    except RuntimeError:
+        from trio.lowlevel import current_trio_token  # noqa: PLC0415 - loaded already, where it runs
+
+        current_trio_token().run_sync_soon(callback)

@@ -7,10 +7,12 @@ from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import anyio
 from anyio.lowlevel import checkpoint
 from msgspec import Raw
 from msgspec.structs import replace
 
+from ws_responses.cancellation import parted, was_cancelled
 from ws_responses.counters import Place
 from ws_responses.errors import (
     InvalidStoreTransition,
@@ -156,9 +158,18 @@ class TurnRun:
                 await self._steps()
             except WireError as error:
                 await self.fail(error)
-            except Exception:
-                logger.exception("turn %s failed by a fault of ours", self.turn.id)
-                await self.fail(WireError("The server had an error while processing the request."))
+            except Exception as error:  # noqa: BLE001 - the client is told, and the log
+                await self._fail_by_fault(error)
+            except anyio.get_cancelled_exc_class() as error:
+                if self.ended or was_cancelled():
+                    raise
+                # Of something that the upstream waited for (asyncio): the client would wait for ever.
+                await self._fail_by_fault(error)
+            except BaseExceptionGroup as group:
+                goes_on, failure = parted(group)
+                if failure is not None and not self.ended:
+                    await self._fail_by_fault(failure)
+                raise goes_on from None
         finally:
             self._connection.run_over(self)
             # These lead back to here: the history would wait for the garbage collector.
@@ -167,6 +178,10 @@ class TurnRun:
             self.cancel = _nothing_to_cancel
             self.info.usage_so_far = None
             self._safety = None
+
+    async def _fail_by_fault(self, error: BaseException) -> None:
+        logger.error("turn %s failed by a fault of ours", self.turn.id, exc_info=error)
+        await self.fail(WireError("The server had an error while processing the request."))
 
     async def _steps(self) -> None:
         connection = self._connection

@@ -23,6 +23,9 @@ worth of event loop, and a flush of what the server has gathered."""
 _STEPS = 3
 """Rounds of the loop from the end of a blocked write to the next step of who waited for it, and one more."""
 
+_ROUNDS = 1000
+"""Rounds that writes get to end that were given up: a server's ``send`` may do some work when it is cancelled, or ignore it."""
+
 
 class _Done:
     """An awaitable that is done."""
@@ -170,7 +173,11 @@ class Writer:
         An app that is cancelled in its ``send`` leaves its generator to the garbage collector, which closes it in a task
         and a context of its own; an app that is cancelled in its generator does not.
         """
-        for _ in range(_STEPS + len(self._waiters)):
+        for _ in range(_ROUNDS):
+            if not self._busy:
+                break
+            await checkpoint()
+        for _ in range(_STEPS):
             await checkpoint()
 
     def lost(self, error: Exception) -> None:
@@ -195,8 +202,9 @@ class Writer:
 
     async def _write_in_turn(self, text: str) -> None:
         tired = self._credit < 0
-        # Nothing may come between here and the place in the queue: what a lane writes next must come after this.
-        await self._write_owned({"type": "websocket.send", "text": text}, self.place())
+        if not self.closed:
+            # Nothing may come between here and the place in the queue: what a lane writes next must come after this.
+            await self._write_owned({"type": "websocket.send", "text": text}, self.place())
         if tired:
             self._credit = _YIELD_EVERY
             await checkpoint()

@@ -13,9 +13,11 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ws_responses._types import ASGIApp, Message
+from ws_responses.cancellation import parted
 from ws_responses.errors import StreamTruncated, UpstreamError, WireError
 from ws_responses.limits import Limits
 from ws_responses.protocol.events import encode
+from ws_responses.spawn import next_round
 from ws_responses.upstreams.answers import error_from_answer
 from ws_responses.upstreams.base import SCOPE_STATE_KEY, CurrentTurn, Emit, set_current_turn
 from ws_responses.upstreams.bodies import Bodies
@@ -38,7 +40,12 @@ _YIELD_EVERY: Final = 64
 
 
 class ClientGoneError(OSError):
-    """Raised from ``send`` into an app whose client has gone, as servers do (ASGI, "send after disconnect")."""
+    """Raised from ``send`` into an app that goes on and on, although its client has gone.
+
+    Usually ``send`` does nothing then (ASGI, version 2.3). An exception in it, be it a cancellation, leaves the app's generator
+    to the garbage collector, which closes it in a task of its own, with a warning on trio. An app that is ended where it waits
+    next, in the generator, closes it itself; only one that never waits cannot be ended so.
+    """
 
 
 class AppCall:
@@ -53,6 +60,7 @@ class AppCall:
         "_body",
         "_buffer",
         "_decoder",
+        "_dropped",
         "_emit",
         "_event",
         "_headers",
@@ -86,6 +94,7 @@ class AppCall:
         self._streaming = False
         self._prefix = b"data: "
         self._taken = 0
+        self._dropped = 0
         self.started = False
         self.complete = False
         self.gone = False
@@ -140,10 +149,11 @@ class AppCall:
 
     async def _take(self, message: Message) -> None:
         self._taken += 1
+        if self.gone:
+            self._drop()
+            return
         if not self._taken % _YIELD_EVERY:
             await checkpoint()  # an app that never waits must not starve the others, nor those who would stop it
-        if self.gone:
-            raise ClientGoneError("the client of this turn has gone")
         kind = message["type"]
         if kind == "http.response.start":
             self._start(message)
@@ -157,10 +167,22 @@ class AppCall:
                 # The app has done nothing that it could answer for here; only the client is told.
                 await self._emit.fail(error)
                 if more:
-                    self.abort()  # nobody listens to the rest
+                    self.abort()  # nobody listens to the rest, and nobody else ends this call
+                    self._dropped = _YIELD_EVERY
             finally:
                 if not more:
                     self.release()
+
+    def _drop(self) -> None:
+        """Take what nobody listens to; raise if the app lets nobody else run meanwhile, who could end it."""
+        if not self._dropped:
+            next_round(self._let_drop)
+        self._dropped += 1
+        if self._dropped > _YIELD_EVERY:
+            raise ClientGoneError("the client of this turn has gone")
+
+    def _let_drop(self) -> None:
+        self._dropped = 0
 
     def _start(self, message: Message) -> None:
         if self.started:
@@ -280,6 +302,11 @@ class AsgiUpstream:
             self._judge(turn, call, emit, error)
         except Exception as error:  # noqa: BLE001 - whatever an app raises becomes one wire error
             self._judge(turn, call, emit, error)
+        except BaseExceptionGroup as group:
+            goes_on, failure = parted(group)
+            if failure is not None:
+                self._judge(turn, call, emit, failure)
+            raise goes_on from None
         finally:
             call.release()  # a task that the framework has left in `receive` would wait for ever
         if call.gone or emit.ended:
