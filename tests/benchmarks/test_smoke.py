@@ -36,6 +36,8 @@ ROWS = {
         "P8.idle.engine",
         *(f"{of}.{what}" for of in ("P8", "P8.engine") for what in ("chain25", "chain50", "chain100", "linear")),
     },
+    "P11": {"P11.judged", "P11.judged.http", "P11.once", "P11.items", "P11.saved"},
+    "P12": {"P12.settled", "P12.noise", "P12.waits"},
 }
 
 
@@ -98,7 +100,7 @@ def test_server_whose_app_raises_spoils_the_benchmark() -> None:
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["P2", "P3", "P5", "P6", "P8"])
+@pytest.mark.parametrize("name", ["P2", "P3", "P5", "P6", "P8", "P11", "P12"])
 def test_every_benchmark_fills_its_rows(name: str, tmp_path: Path) -> None:
     """Without this a benchmark that is rarely run could break unseen."""
     rows = {row["key"]: row for row in run(name, tmp_path)["rows"]}

@@ -7,11 +7,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from ws_responses import Limits, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.bench import streams
+
+HOOK_S: Final = 0.5
+"""What a hook of settlement takes for each turn."""
 
 _MODEL = re.compile(r'"model":"([a-z]+-\d+)"')
 _SSE_HEADERS = [(b"content-type", b"text/event-stream")]
@@ -132,6 +135,22 @@ def wrapped(app: ASGIApp) -> ASGIApp:
     return ResponsesWebSocketMiddleware(app, limits=Limits(max_connections=None, max_tenant_connections=None))
 
 
+def settled(app: ASGIApp, *, first: bool) -> ASGIApp:
+    """Return an app with WebSocket mode whose turns are settled by a slow hook.
+
+    Args:
+        app: Answers.
+        first: The end of each turn waits for it.
+    """
+    from ws_responses.settlement import Settlement, TurnRecord
+
+    async def bill(_: TurnRecord) -> None:
+        await asyncio.sleep(HOOK_S)
+
+    # What a chain leaves behind at the end of its connection is of no interest here, and would take minutes.
+    return ResponsesWebSocketMiddleware(app, settlement=Settlement(bill, before_terminal=first, drain_timeout_s=0.1))
+
+
 def engine_app() -> ASGIApp:
     """Return the engine with a backend that says what the apps say, in as many pieces; its deltas are ready."""
     from ws_responses import ResponsesApp, ResponsesEngine
@@ -200,6 +219,8 @@ def target(name: str) -> ASGIApp:
         return bare_sender
     if name == "plain":
         return wrapped(plain_app)
+    if name.startswith("settled"):
+        return settled(plain_app, first=name == "settled-first")
     if name == "fastapi":
         return wrapped(fastapi_app())
     if name == "engine":

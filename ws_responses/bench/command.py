@@ -36,15 +36,27 @@ class MakeBenchmark(Protocol):
 
 
 def _benchmarks() -> Mapping[str, MakeBenchmark]:
+    from ws_responses.bench.judged import Judged
     from ws_responses.bench.latency import Latency
     from ws_responses.bench.memory import Memory
     from ws_responses.bench.overhead import Overhead
     from ws_responses.bench.pace import Pace
     from ws_responses.bench.relay import Relay
     from ws_responses.bench.rendering import Render
+    from ws_responses.bench.settled import Settled
     from ws_responses.bench.twin import Twin
 
-    return {"P1": Relay, "P2": Twin, "P3": Latency, "P4": Render, "P5": Pace, "P6": Overhead, "P8": Memory}
+    return {
+        "P1": Relay,
+        "P2": Twin,
+        "P3": Latency,
+        "P4": Render,
+        "P5": Pace,
+        "P6": Overhead,
+        "P8": Memory,
+        "P11": Judged,
+        "P12": Settled,
+    }
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -157,16 +157,16 @@ class LocalHttp:
         Raises:
             Unexpected: It is not what a client wants.
         """
-        call = _Call(payload, self.engine)
+        call = Call(payload, self.engine.event)
         self.engine.begin()
-        await asyncio.wait_for(self.engine.app(_SCOPE, call.receive, call.send), _DEADLINE_S)
+        await asyncio.wait_for(self.engine.app(POST_SCOPE, call.receive, call.send), _DEADLINE_S)
         self.first_s = self.engine.first_s - self.engine.received_s
         if call.status != 200:
             raise Unexpected(call.answer[:400].decode(errors="replace"))
         return bytes(call.answer)
 
 
-_SCOPE: Final[Scope] = {
+POST_SCOPE: Final[Scope] = {
     "type": "http",
     "asgi": {"version": "3.0", "spec_version": "2.4"},
     "http_version": "1.1",
@@ -188,26 +188,37 @@ _SCOPE: Final[Scope] = {
 }
 
 
-class _Call:
-    """The server's side of one HTTP request."""
+class Call:
+    """The server's side of one HTTP request.
 
-    def __init__(self, body: bytes, engine: TimedEngine) -> None:
+    Args:
+        body: Of the request.
+        noted: Is called when something of the answer's body comes.
+
+    Attributes:
+        status: Of the answer.
+        answer: Its body, as far as it has come.
+    """
+
+    def __init__(self, body: bytes, noted: Callable[[], None]) -> None:
         self._pieces = [body[at : at + _PIECE] for at in range(0, len(body), _PIECE)]
         self._pieces.reverse()
-        self._engine = engine
+        self._noted = noted
         self.status = 0
         self.answer = bytearray()
 
     async def receive(self) -> Message:
+        """Give the next piece of the request."""
         if not self._pieces:
             await asyncio.Event().wait()  # the client stays
         piece = self._pieces.pop()
         return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
 
     async def send(self, message: Message) -> None:
+        """Take a piece of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             return
         if message["body"]:
-            self._engine.event()
+            self._noted()
         self.answer += message["body"]
