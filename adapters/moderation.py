@@ -7,6 +7,7 @@ For asyncio only, because aiohttp is.
 
 import os
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -93,6 +94,9 @@ class ModerationClassifier:
         self._model = model
         self._block_at = dict(block_at or {})
         self._flag_at = dict(flag_at or {})
+        # Where the service is does not decide; which model, and from which score on, does.
+        decides = [model, sorted(self._block_at.items()), sorted(self._flag_at.items())]
+        self.version = blake2b(msgspec.msgpack.encode(decides), digest_size=16).hexdigest()
         self._max_text_chars = max_text_chars
         self._overlap_chars = overlap_chars
         credentials = {"Authorization": f"Bearer {key}"} if key else {}

@@ -120,15 +120,19 @@ async def test_beside_the_verdict_inference_runs_and_nothing_is_seen_or_stored(b
         assert text_of(last[-1]) == "Answer"
 
 
-async def test_what_comes_from_the_store_is_judged_again() -> None:
+async def test_what_was_judged_is_not_judged_again_when_it_comes_from_the_store() -> None:
+    """Each reconnection, and each POST that names its parent, would else cost as much as the whole conversation."""
     classifier = Scripted()
-    shell = Shell(scripted([steps.text("One.")], [steps.text("Two.")]), safety=Safety(classifier))
+    answers = [[steps.text(f"{number}.")] for number in range(3)]
+    shell = Shell(scripted(*answers), safety=Safety(classifier, overlap_chars=64))
     key = (b"authorization", b"Bearer key-1")
-    async with shell.socket(key) as ws:
-        first = await ws.turn(create("first", store=True))
-    async with shell.socket(key) as ws:
-        await ws.turn(create("second", store=True, previous_response_id=id_of(first)))
-    assert classifier.texts == ["first", "One.", "first\nOne.\nsecond", "Two."]
+    parent: dict[str, Any] = {}
+    for text in ("first", "second", "third"):
+        async with shell.socket(key) as ws:
+            events = await ws.turn(create(text, store=True, instructions="Be kind.", **parent))
+        parent = {"previous_response_id": id_of(events)}
+    assert [delta.new_text for delta in classifier.deltas] == ["Be kind.\nfirst", "0.", "second", "1.", "third", "2."]
+    assert classifier.deltas[-2].text.endswith("second 1.\nthird"), "the overlap comes with it"
 
 
 async def test_a_warm_up_is_judged_too_and_not_again_when_it_is_continued() -> None:

@@ -16,6 +16,7 @@ from ws_responses.engine.generation import Retry
 from ws_responses.failover import FailoverRouter
 from ws_responses.instrumentation import Fact, TurnFinished
 from ws_responses.pricing import Price
+from ws_responses.quota import QuotaExceeded, QuotaRequest
 from ws_responses.rendering.chat import ChatRenderer
 from ws_responses.routing import Route
 from ws_responses.settlement import Settlement, TurnRecord
@@ -128,6 +129,28 @@ async def test_a_turn_whose_chain_lags_goes_on_as_soon_as_it_may(kind: Kind) -> 
         assert house.clock.now() == 2.0
         await house.clock.advance(2.0)
     assert len(books.records) == 2
+
+
+@every_kind
+async def test_the_quota_is_asked_when_the_turn_before_has_been_counted(kind: Kind) -> None:
+    """As the page shows it: asked before that wait, a slow hook would let each turn pass that the one before it has used up."""
+    books = Books()
+    books.gate = anyio.Event()
+
+    def quota(_: QuotaRequest) -> None:
+        if books.records:
+            raise QuotaExceeded
+
+    house = House(kind, quota=quota, settlement=books.settlement(max_unsettled=1, lag_wait_s=5.0))
+    house.say("One.")
+    async with house.socket() as ws:
+        parent = await next_id(ws, create())
+        await ws.send_json(create(previous_response_id=parent))
+        await settle()
+        books.gate.set()
+        (refusal,) = await ws.collect()
+    assert code_of(refusal) == "rate_limit_exceeded"
+    assert house.ran == 1
 
 
 @every_kind

@@ -226,6 +226,7 @@ class TurnRun:
             await connection.upstream.run(self.info, self)
             return
         self.info.judgement = safety.judgement
+        self.info.flags = safety.state.flags
         self.info.unjudged = safety.beside
         await safety.run(partial(connection.upstream.run, self.info), self, stop=partial(connection.stop, self))
 
@@ -235,13 +236,20 @@ class TurnRun:
             self.info.principal = await connection.authorize(self.info.model)
 
     async def _admit(self) -> None:
-        """Take one of the tenant's places; ask the quota; hold up a chain of which too much is not settled."""
+        """Hold up a chain of which too much is not settled; take one of the tenant's places; ask the quota.
+
+        In this order: who waits takes nobody's place, and the quota may count what has been settled meanwhile.
+        """
         connection, create = self._connection, self.turn.create
+        if connection.registry.settler is not None:
+            await connection.registry.settler.admit(connection.tenant, create.previous_response_id)
+            if self.ended:
+                return  # aborted meanwhile
         most = connection.limits.max_tenant_turns
         if most is not None:
             await self._take_place(most)
             if self.ended:
-                return  # aborted meanwhile
+                return
         if connection.settings.quota is not None:
             request = QuotaRequest(
                 turn_id=self.turn.id,
@@ -254,8 +262,6 @@ class TurnRun:
             )
             limit = connection.limits.authorize_timeout_s
             await ask_quota(connection.settings.quota, request, clock=connection.clock, timeout_s=limit)
-        if connection.registry.settler is not None:
-            await connection.registry.settler.admit(connection.tenant, create.previous_response_id)
 
     async def _take_place(self, limit: int) -> None:
         """Take one of the places that the tenant has for turns; it is given back when the turn is over."""
@@ -274,7 +280,9 @@ class TurnRun:
         judge, info, parent = self._connection.registry.judge, self.info, self._parent
         if judge is None:
             return
-        state = None if parent is None else parent.safety
+        state = None
+        if parent is not None:
+            state = parent.safety if isinstance(parent.safety, SafetyState) else judge.load(parent.record.safety)
         about = About(
             turn_id=info.id,
             tenant=info.tenant,
@@ -288,7 +296,7 @@ class TurnRun:
         await self._safety.judge(
             info.delta,
             members=members,
-            state=state if isinstance(state, SafetyState) else None,
+            state=state,
             history=() if parent is None or state is not None else info.history(),
             at_once=info.warm_up,
         )
@@ -705,6 +713,10 @@ class TurnRun:
             safety=None if self._safety is None else self._safety.state,
         )
 
+    def _stored_safety(self) -> bytes | None:
+        judge = self._connection.registry.judge
+        return None if judge is None or self._safety is None else judge.store(self._safety.state)
+
     def _record(self, end: TurnEnd, *, part: bool) -> Record | None:
         connection, create, parent = self._connection, self.turn.create, self._parent
         delta = self.info.encoded_delta
@@ -735,6 +747,7 @@ class TurnRun:
             app_parent_id=create.previous_response_id if parent is None and not base else None,
             app_id=end.app_id,
             part=part,
+            safety=self._stored_safety() if store and connection.stores else None,
         )
         stored = store and connection.stores
         size = record_bytes(record, None if parent is None else parent.record, stored=stored)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ws_responses.cancellation import was_cancelled
 from ws_responses.clock import Clock
 from ws_responses.safety.options import Safety, Screen
+from ws_responses.safety.stored import fingerprint_of, loaded_state, stored_state
 from ws_responses.safety.text import tail_of
 from ws_responses.safety.threads import Threads
 from ws_responses.safety.verdict import (
@@ -92,12 +93,24 @@ class Judge:
     Args:
         safety: The options.
         clock: Of the time limits.
+
+    Attributes:
+        fingerprint: The same for all that judge alike.
     """
 
     def __init__(self, safety: Safety, clock: Clock) -> None:
         self.safety = safety
+        self.fingerprint = fingerprint_of(safety)
         self._clock = clock
         self._threads = Threads(safety.max_threads)
+
+    def store(self, state: SafetyState) -> bytes | None:
+        """Return a state as it is stored; None if it has no such form, and whoever loads the chain judges it anew."""
+        return stored_state(state, self.fingerprint)
+
+    def load(self, stored: bytes | None) -> SafetyState | None:
+        """Return a stored state; None if the chain is to be judged anew."""
+        return loaded_state(stored, self.fingerprint)
 
     def waits(self, stage: Stage) -> bool:
         """Whether a classifier of this stage may wait for something."""

@@ -38,7 +38,7 @@ class Screen:
         ConfigurationError: An option is wrong.
     """
 
-    __slots__ = ("classify", "fail", "in_thread", "name", "quick", "stages", "time_limit_s")
+    __slots__ = ("classify", "fail", "in_thread", "name", "quick", "stages", "time_limit_s", "version")
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class Screen:
         self.classify: Classify = classify
         self.in_thread = not _is_async(classify)
         self.name = name or _own_name(classifier)
+        self.version = str(getattr(classifier, "version", ""))
         self.time_limit_s = time_limit_s
         self.fail: Fail = fail
         self.stages = frozenset(stages)

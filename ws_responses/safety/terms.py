@@ -3,8 +3,10 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from typing import Final, NamedTuple, cast
 
+import msgspec
 from anyio.lowlevel import checkpoint
 
 from ws_responses.errors import ConfigurationError, excerpt
@@ -78,6 +80,7 @@ class TermClassifier:
             raise ConfigurationError("a TermClassifier needs a term or a pattern")
         if len(self._searches) > MAX_CATEGORIES:
             raise ConfigurationError(f"a TermClassifier takes at most {MAX_CATEGORIES} categories")
+        self.version = _digest([blocked, flagged, patterns])
         # One look for all of them first: most texts hold none.
         every = [term for listed in (blocked, flagged) for group in listed.values() for term in group]
         given = [pattern for listed in patterns.values() for group in listed.values() for pattern in group]
@@ -113,6 +116,11 @@ class TermClassifier:
             if self._any.search(text, at, at + _SLICE_CHARS + self._width + 1) is not None:
                 return True
         return False
+
+
+def _digest(what: object) -> str:
+    """Return what is the same for the same terms, in whatever process."""
+    return blake2b(msgspec.msgpack.encode(what, order="sorted"), digest_size=16).hexdigest()
 
 
 def normalised(text: str) -> str:

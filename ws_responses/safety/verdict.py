@@ -119,8 +119,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
 class Classifier(Protocol):
     """Judges text.
 
-    It may also have ``name: str`` (by which flags, logs and its carried state know it) and ``quick: bool`` (it never waits for
-    anything: it is asked before the others, which are not asked if it blocks).
+    It may also have ``name: str`` (by which flags, logs and its carried state know it), ``quick: bool`` (it never waits for
+    anything: it is asked before the others, which are not asked if it blocks) and ``version: str`` (what of it decides; verdicts that
+    a store holds of another version count for nothing).
     """
 
     async def classify(self, delta: SafetyInput, state: Carried, /) -> Verdict:

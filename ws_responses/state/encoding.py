@@ -66,6 +66,7 @@ class _Body(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc
     app_parent_id: str | None = None
     app_id: str | None = None
     part: bool = False
+    safety: bytes | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -232,6 +233,7 @@ def _as_body(tenant: str, record: Record) -> _Body:
         app_parent_id=record.app_parent_id,
         app_id=record.app_id,
         part=record.part,
+        safety=record.safety,
     )
 
 
@@ -263,6 +265,7 @@ def _as_record(tenant: str, body: _Body) -> Record:
         app_parent_id=body.app_parent_id,
         app_id=body.app_id,
         part=body.part,
+        safety=body.safety,
     )
 
 

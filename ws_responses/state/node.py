@@ -66,6 +66,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
         app_id: What the app calls it, if that is not ``id``.
         part: It is not the end of its response, but of a step of it (a rollout): the response goes on in the record that follows.
             Nobody knows its id.
+        safety: What the safety room carries on, encoded, for whoever loads the record; None if it was not judged, or is not stored.
         size: Bytes charged.
         budgets: Where.
     """
@@ -87,6 +88,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     app_parent_id: str | None = None
     app_id: str | None = None
     part: bool = False
+    safety: bytes | None = None
     size: int = 0
     budgets: tuple[Budget, ...] = ()
 
@@ -129,6 +131,8 @@ def record_bytes(record: Record, parent: Record | None, *, stored: bool) -> int:
     if record.response is not None:
         size += getsizeof(record.response)
     size += sum(getsizeof(app_id) for app_id in (record.app_parent_id, record.app_id) if app_id is not None)
+    if record.safety is not None:
+        size += getsizeof(record.safety)
     return size + STORED_BYTES if stored else size
 
 
@@ -154,7 +158,7 @@ class ResponseNode:
         tools: The frame's ``tools``, interned.
         instructions: The frame's ``instructions``, interned.
         kept: What is kept of the turn's work for the next one; None if there was none.
-        safety: What the safety room carries on; None if nobody has judged it.
+        safety: What the safety room carries on; None if nobody has judged it here (``record.safety`` may tell).
     """
 
     __slots__ = (

@@ -67,6 +67,7 @@ class StoreConformance:
             status="incomplete",
             sampled=Sampled.of("harmony", [0, 1, 200_000, 2**32 - 1]),
             response=b'{"id":"resp_a"}',
+            safety=b"\x95\xc4\x00",
         )
         await store.append(shelf.key("resp_a"), record, None, TTL_S)
         assert list(await store.load(shelf.key("resp_a"))) == [record]

@@ -55,6 +55,8 @@ class CurrentTurn:
         may_store: Whether the response outlives the connection (``store`` of its response object).
         rendering: The conversation up to this turn's input as tokens, if a renderer is set (``renderer=``, or the engine's).
         judgement: What the classifiers said of the input; None if nothing was judged before inference.
+        flags: ``classifier:category`` of what was flagged on the chain so far: in the turns before, and in this turn's input as far as
+            it was judged before inference.
         unjudged: Inference runs while the input is still judged (``mode="beside"``): nothing of it may be stored yet.
         route_name: Name of the route that serves the turn, for its record (set by the engine).
         route_reused: Whether that is the route of the turn that this one continues; None if there is none (set by the engine).
@@ -77,6 +79,7 @@ class CurrentTurn:
         "base",
         "create",
         "encoded_delta",
+        "flags",
         "id",
         "interned_instructions",
         "interned_tools",
@@ -124,6 +127,7 @@ class CurrentTurn:
         self.response_id = ""
         self.may_store = False
         self.judgement: Judgement | None = None
+        self.flags: tuple[str, ...] = ()
         self.unjudged = False
         self.route_name: str | None = None
         self.route_reused: bool | None = None
