@@ -4,10 +4,12 @@ Counted, not timed: the same conversation by both ways, on the same middleware. 
 with each turn, so all of it is new each time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, Self
+from unittest.mock import patch
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from ws_responses import ResponsesWebSocketMiddleware, Safety, Verdict, turn
 from ws_responses._types import ASGIApp
@@ -15,7 +17,10 @@ from ws_responses.bench.agents import Agent, HttpAgent, SocketAgent
 from ws_responses.bench.inprocess import Peer, ToolApp
 from ws_responses.bench.parts import POST_SCOPE, Call
 from ws_responses.bench.results import Details, Outcome, Row, Sample, Unexpected
+from ws_responses.protocol.calls import CallState
+from ws_responses.protocol.items import ItemHead
 from ws_responses.safety import Carried, SafetyInput
+from ws_responses.validation import check_output, heads_of
 
 _TURNS: Final = 200
 _QUICK_TURNS: Final = 40
@@ -63,33 +68,27 @@ class _Counter:
 
 
 class _Validated:
-    """Counts the items that the validator reads, by the two functions by which turns read them; a context manager."""
+    """Counts the items that the validator reads, in the place of the two functions by which turns have it read; a context manager."""
 
     def __init__(self) -> None:
         self.items = 0
-        self._restore: list[Callable[[], None]] = []
+        self._places = ExitStack()
 
     def __enter__(self) -> Self:
-        heads_of, check_output = turn.heads_of, turn.check_output
-
-        def counting_heads(items: Sequence[Any]) -> Any:
-            self.items += len(items)
-            return heads_of(items)
-
-        def counting_output(state: Any, items: Sequence[bytes]) -> Any:
-            self.items += len(items)
-            return check_output(state, items)
-
-        turn.heads_of, turn.check_output = counting_heads, counting_output
-        self._restore = [
-            lambda: setattr(turn, "heads_of", heads_of),
-            lambda: setattr(turn, "check_output", check_output),
-        ]
+        self._places.enter_context(patch.object(turn, "heads_of", self._input))
+        self._places.enter_context(patch.object(turn, "check_output", self._output))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for restore in self._restore:
-            restore()
+        self._places.close()
+
+    def _input(self, items: Sequence[Raw]) -> list[ItemHead]:
+        self.items += len(items)
+        return heads_of(items)
+
+    def _output(self, state: CallState, items: Sequence[bytes]) -> CallState:
+        self.items += len(items)
+        return check_output(state, items)
 
 
 class _LocalSocket(Peer):

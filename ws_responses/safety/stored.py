@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ws_responses.safety.options import Safety
+from ws_responses.safety.text import as_list
 from ws_responses.safety.verdict import Carried, SafetyState
 
 _FINGERPRINT_BYTES: Final = 16
@@ -64,7 +65,7 @@ def _as_carried(value: Any) -> Carried:
         TypeError: It is something else.
     """
     if isinstance(value, list):
-        return tuple(_as_carried(each) for each in cast("list[Any]", value))
+        return tuple(_as_carried(each) for each in as_list(value))
     if value is None or type(value) in (bool, int, float, str, bytes):
         return cast("Carried", value)
     raise TypeError(type(value).__name__)
