@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.distributions import dist, sdist, tree, wheel
+
+__all__ = ["dist", "sdist", "tree", "wheel"]
+
 # Examples are the same on every CI run; no deadlines, because machines differ and a slow one is no bug.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -1,6 +1,5 @@
 """The built wheel and sdist hold what a checkout holds: the adapters as `ws_responses.adapters`, and the typing mark."""
 
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,48 +11,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "adapters", "ws_responses")
+from tests.distributions import ROOT, run
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources, so that building leaves nothing in the checkout."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, tree / name)
-    return tree
-
-
-@pytest.fixture(scope="module")
-def dist(tree: Path) -> Path:
-    """The sdist, and the wheel built from that sdist."""
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", cwd=tree)
-    return tree / "dist"
-
-
-@pytest.fixture(scope="module")
-def wheel(dist: Path) -> Path:
-    (wheel,) = dist.glob("*.whl")
-    return wheel
-
-
-@pytest.fixture(scope="module")
-def sdist(dist: Path) -> Path:
-    (sdist,) = dist.glob("*.tar.gz")
-    return sdist
 
 
 def names_in_wheel(wheel: Path) -> set[str]:
