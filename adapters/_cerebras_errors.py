@@ -3,13 +3,15 @@
 import re
 from typing import Final
 
-import aiohttp
-import httpx
-from cerebras.cloud.sdk import APIConnectionError
-
 from ws_responses.backend_errors import service_error, timed_out, unreachable
 from ws_responses.backends import PromptNotAccepted
 from ws_responses.errors import StreamTruncated, WireError
+from ws_responses.extras import Extra
+
+with Extra("cerebras"):
+    import aiohttp
+    import httpx
+    from cerebras.cloud.sdk import APIConnectionError
 
 LOST: Final = (APIConnectionError, httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError)
 """What a failing connection raises, before an answer and within one."""

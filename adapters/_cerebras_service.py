@@ -11,14 +11,17 @@ from functools import cache
 from typing import Final
 from weakref import WeakKeyDictionary
 
-import httpx
-from cerebras.cloud.sdk import APIError, APIStatusError, AsyncCerebras, AsyncStream, DefaultAioHttpClient
 from msgspec import Struct
 
 from ws_responses.adapters._cerebras_errors import LOST, broken_off, not_opened, refused
 from ws_responses.adapters._cerebras_request import Body
 from ws_responses.backend_errors import nonsense
 from ws_responses.errors import WireError, excerpt
+from ws_responses.extras import Extra
+
+with Extra("cerebras"):
+    import httpx
+    from cerebras.cloud.sdk import APIError, APIStatusError, AsyncCerebras, AsyncStream, DefaultAioHttpClient
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"

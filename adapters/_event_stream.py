@@ -9,13 +9,12 @@ from msgspec import Struct
 
 from ws_responses.backend_errors import nonsense, service_error, stream_error, timed_out
 from ws_responses.errors import StreamTruncated, WireError
+from ws_responses.extras import Extra
 from ws_responses.upstreams.answers import decode_answer
 from ws_responses.upstreams.sse import SSEDecoder, usual_events
 
-try:
+with Extra("http"):
     import aiohttp
-except ImportError as error:
-    raise ImportError("backends by HTTP need aiohttp: pip install 'ws-responses[http]'") from error
 
 MIB: Final = 1024 * 1024
 

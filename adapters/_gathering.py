@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from time import monotonic
 from typing import Final, Self
 
-import aiohttp
-import httpx
-
 from ws_responses.backends import Delta, ToolCallDelta
 from ws_responses.errors import WireError
+from ws_responses.extras import Extra
+
+with Extra("cerebras"):
+    import aiohttp
+    import httpx
 
 _ENOUGH_BYTES: Final = 8 * 1024
 """A piece that is worth a wake-up of its own: whoever has got so much has more to read, and need not wait for it."""

@@ -16,12 +16,11 @@ from weakref import WeakKeyDictionary
 from ws_responses.adapters._event_stream import EventStream, HttpLimits, RefusedError
 from ws_responses.backend_errors import nonsense, timed_out, unreachable
 from ws_responses.errors import ConfigurationError
+from ws_responses.extras import Extra
 
-try:
+with Extra("http"):
     import aiohttp
     from aiohttp.abc import AbstractStreamWriter
-except ImportError as error:
-    raise ImportError("backends by HTTP need aiohttp: pip install 'ws-responses[http]'") from error
 
 MAX_TRAILING_BYTES: Final = 64 * 1024
 """Read behind the last event before the connection is given up instead."""

@@ -4,10 +4,10 @@ import asyncio
 from ssl import SSLContext
 from typing import Any
 
-try:
+from ws_responses.extras import Extra
+
+with Extra("http"):
     import aiohttp
-except ImportError as error:  # pragma: no cover - it is there where the tests run
-    raise ImportError("ProxyApp needs aiohttp: pip install 'ws-responses[http]'") from error
 
 
 class Connections:

@@ -7,14 +7,13 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from ws_responses.errors import ConfigurationError, StoreError
+from ws_responses.extras import Extra
 
-try:
+with Extra("redis"):
     from redis.asyncio import BlockingConnectionPool, Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
     from redis.exceptions import NoScriptError, RedisClusterException, RedisError
-except ImportError as error:
-    raise ImportError("Redis and Valkey need the package redis: pip install 'ws-responses[redis]'") from error
 
 __all__ = ["Client", "Operations", "Script", "Server", "connect", "tenant_stem"]
 

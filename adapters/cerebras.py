@@ -11,11 +11,6 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-try:
-    from cerebras.cloud.sdk import AsyncCerebras
-except ImportError as error:
-    raise ImportError("Cerebras needs its SDK: pip install 'ws-responses[cerebras]'") from error
-
 from ws_responses.adapters._cerebras_errors import LOST
 from ws_responses.adapters._cerebras_request import FIXED_MEMBERS, Body, RequestOptions, chat_body, token_body
 from ws_responses.adapters._cerebras_service import CHAT, COMPLETIONS, LATE_S, Call, ClientOptions, Service, shared_tls
@@ -24,6 +19,10 @@ from ws_responses.adapters._gathering import Gathered, joined
 from ws_responses.adapters.chat_completions import ChatReader
 from ws_responses.backends import Accepts, ChatPrompt, Delta, GenerateParams, PromptNotAccepted, TokenPrompt, Usage
 from ws_responses.errors import ConfigurationError
+from ws_responses.extras import Extra
+
+with Extra("cerebras"):
+    from cerebras.cloud.sdk import AsyncCerebras
 
 __all__ = ["CerebrasBackend", "PromptEncoding", "ReasoningFormat"]
 

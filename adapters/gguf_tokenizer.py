@@ -12,6 +12,7 @@ import msgspec
 
 from ws_responses import ConfigurationError
 from ws_responses.adapters.gguf import Vocabulary, read_vocabulary
+from ws_responses.extras import Extra
 from ws_responses.rendering.tokenizer import UnknownToken
 from ws_responses.rendering.vocabulary import encode_text
 
@@ -134,9 +135,7 @@ def _order(vocabulary: Vocabulary, pieces: list[bytes]) -> dict[bytes, int]:
 
 
 def _encoding(vocabulary: Vocabulary, order: dict[bytes, int]) -> "Encoding":
-    try:
+    with Extra("tokens"):
         from tiktoken import Encoding  # noqa: PLC0415 - an optional package
-    except ModuleNotFoundError:
-        raise ConfigurationError("a tokenizer needs the package tiktoken: pip install ws-responses[tokens]") from None
     ranks = {piece: rank for rank, piece in enumerate(order)}
     return Encoding(vocabulary.pre, pat_str=_WORDS[vocabulary.pre], mergeable_ranks=ranks, special_tokens={})

@@ -12,6 +12,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Self
 
 from ws_responses import ConfigurationError
+from ws_responses.extras import Extra
 
 CONTEXT_TOKENS: Final = 8_192
 """Prompt and answer of one conversation: what SmolLM2 was trained for."""
@@ -127,14 +128,8 @@ _running: Final[set[LocalModel]] = set()
 
 
 def _xllamacpp() -> ModuleType:
-    try:
+    with Extra("local"):
         return importlib.import_module("xllamacpp")
-    except ModuleNotFoundError as error:
-        if error.name != "xllamacpp":
-            raise
-        raise ConfigurationError(
-            "the local model needs the package xllamacpp: pip install ws-responses[local]"
-        ) from None
 
 
 def _check(path: Path) -> None:

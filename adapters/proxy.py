@@ -19,13 +19,12 @@ from ws_responses.adapters._proxy_connections import Connections, running_loop
 from ws_responses.adapters._proxy_exchange import Answer, ClientGone, Upload
 from ws_responses.adapters._proxy_rules import METHODS, Base, HeaderRules, check_headers, declared_length
 from ws_responses.errors import ConfigurationError, InvalidRequest, Unavailable, UpstreamError, WireError
+from ws_responses.extras import Extra
 from ws_responses.handshake import deny
 
-try:
+with Extra("http"):
     import aiohttp
     from yarl import URL
-except ImportError as error:  # pragma: no cover - it is there where the tests run
-    raise ImportError("ProxyApp needs the package aiohttp: pip install ws-responses[http]") from error
 
 logger = logging.getLogger("ws_responses.proxy")
 

@@ -9,6 +9,7 @@ from msgspec import Raw
 from ws_responses._types import ASGIApp, Receive, Scope, Send
 from ws_responses.compact_http import CompactTurn
 from ws_responses.errors import ConfigurationError, InvalidRequest, StoreUnavailable, WireError
+from ws_responses.extras import Extra
 from ws_responses.handshake import Handshake
 from ws_responses.http_turn import send_error, send_json
 from ws_responses.listing import input_items
@@ -120,11 +121,9 @@ class ResponsesApp:
     # -- routes ------------------------------------------------------------------------------------------------------
 
     def _routes(self, paths: Sequence[str], models_path: str | None) -> ASGIApp:
-        try:
+        with Extra("starlette"):
             from starlette.applications import Starlette  # noqa: PLC0415 - optional
             from starlette.routing import Route  # noqa: PLC0415
-        except ImportError as error:
-            raise ConfigurationError("ResponsesApp needs starlette: pip install ws-responses[starlette]") from error
         endpoints = {
             ("POST", ""): self._create,
             **({} if self._compactor is None else {("POST", "/compact"): self._compact}),

@@ -2,6 +2,7 @@
 
 ``WSResponsesError``
     ``ConfigurationError``      wrong options, raised by constructors
+        ``MissingExtra``        a package is not installed
     ``LocalProtocolError``      our caller misused the sans-IO session
     ``StoreError``              a response store failed
         ``RecordUnreadable``    what it holds is damaged, or not for us
@@ -25,6 +26,19 @@ class WSResponsesError(Exception):
 
 class ConfigurationError(WSResponsesError, ValueError):
     """An option of a constructor is wrong or contradicts another."""
+
+
+class MissingExtra(ConfigurationError, ImportError):
+    """A package that an optional part needs is not installed; the message has the command that installs it.
+
+    Args:
+        message: For people.
+        name: The package.
+    """
+
+    def __init__(self, message: str, *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class LocalProtocolError(WSResponsesError, RuntimeError):

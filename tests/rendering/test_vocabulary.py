@@ -109,7 +109,9 @@ def test_a_missing_package_is_named_with_its_extra(package: str, monkeypatch: py
     monkeypatch.setattr(vocabulary, "_encodings", {})
     monkeypatch.setitem(sys.modules, package, None)
 
-    with pytest.raises(ConfigurationError, match=rf"package {package}: pip install ws-responses\[tokens\]"):
+    with pytest.raises(
+        ConfigurationError, match=rf"package {package} is missing: pip install 'ws-responses\[tokens\]'"
+    ):
         load_encoding("o200k_harmony")
 
 

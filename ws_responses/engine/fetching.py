@@ -15,6 +15,7 @@ import anyio
 
 from ws_responses.engine.resolving import Attachment
 from ws_responses.errors import ConfigurationError, InvalidRequest, excerpt
+from ws_responses.extras import Extra
 
 if TYPE_CHECKING:
     import aiohttp
@@ -228,10 +229,8 @@ class _CheckedResolver:
 
 
 def _import_aiohttp() -> Any:
-    try:
+    with Extra("http"):
         import aiohttp  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise ConfigurationError("HttpResolver needs aiohttp: pip install 'ws-responses[http]'") from error
     return aiohttp
 
 

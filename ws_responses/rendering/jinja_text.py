@@ -11,6 +11,7 @@ from datetime import date
 from typing import Any, Final, cast
 
 from ws_responses.errors import ConfigurationError
+from ws_responses.extras import Extra
 from ws_responses.rendering.marked import Piece
 from ws_responses.rendering.renderer import CannotRender
 from ws_responses.rendering.tokenizer import Tokenizer
@@ -130,11 +131,9 @@ class ChatTemplate:
     __slots__ = ("_errors", "_template", "_variables", "takes_objects")
 
     def __init__(self, source: str, variables: Mapping[str, Any], today: date | None) -> None:
-        try:
+        with Extra("templates"):
             from jinja2 import TemplateError  # noqa: PLC0415 - an optional package
             from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
-        except ModuleNotFoundError:
-            raise ConfigurationError("templates need the package jinja2: pip install ws-responses[templates]") from None
 
         def refuse(message: str) -> None:
             raise TemplateError(message)

