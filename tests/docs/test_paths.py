@@ -9,7 +9,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from tests.adapters.fake_cerebras import answer
+from tests.adapters.cerebras.fake import answer
 from tests.clients.codex import BINARY
 from tests.clients.server import Server
 from tests.conftest import require
