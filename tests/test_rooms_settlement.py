@@ -114,7 +114,26 @@ async def test_a_turn_whose_chain_lags_waits_so_long_and_no_longer(kind: Kind, o
     assert last["type"] == ("response.completed" if on_lag == "proceed" else "error")
     if on_lag == "refuse":
         assert (last["status"], code_of(last)) == (429, "settlement_lag")
-    assert len(books.records) + len(books.lost) == 4
+    assert len(books.records) + len(books.lost) == (4 if on_lag == "proceed" else 3)
+
+
+@every_kind
+async def test_turns_that_are_refused_for_the_lag_do_not_add_to_it(kind: Kind) -> None:
+    """A client that tries again and again would fill the books' queue with turns that never ran, and those that did be lost."""
+    house, books = slow_house(kind, max_unsettled=1, on_lag="refuse", max_pending=3, attempt_timeout_s=100.0)
+    books.seconds = 60.0
+    async with house.socket() as ws:
+        (first,) = await run_chain(house, ws, 1)
+        for _ in range(10):
+            (event,) = await ws.turn(create(previous_response_id=first))
+            assert code_of(event) == "settlement_lag"
+        assert house.middleware.unsettled == 1
+        await house.clock.advance(60.0)
+        house.say("Fine.")
+        assert (await ws.turn(create(previous_response_id=first)))[-1]["type"] == "response.completed"
+        await house.clock.advance(60.0)
+    assert [record.outcome for record in books.records] == ["completed"] * 2
+    assert not books.lost
 
 
 @every_kind

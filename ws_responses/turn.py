@@ -29,7 +29,7 @@ from ws_responses.protocol.steering import BLOCKING_FIELDS, NO_RESPONSE, Ending,
 from ws_responses.quota import QuotaRequest, ask_quota
 from ws_responses.rendering.cache import Rendering
 from ws_responses.safety import About, SafetyState, SafetyTurn
-from ws_responses.settlement import TurnRecord
+from ws_responses.settlement import SettlementLag, Settler, TurnRecord
 from ws_responses.spawn import Cancel
 from ws_responses.state.history import join_items
 from ws_responses.state.interning import Interned
@@ -242,7 +242,7 @@ class TurnRun:
         """
         connection, create = self._connection, self.turn.create
         if connection.registry.settler is not None:
-            await connection.registry.settler.admit(connection.tenant, create.previous_response_id)
+            await self._wait_for_settlement(connection.registry.settler)
             if self.ended:
                 return  # aborted meanwhile
         most = connection.limits.max_tenant_turns
@@ -262,6 +262,14 @@ class TurnRun:
             )
             limit = connection.limits.authorize_timeout_s
             await ask_quota(connection.settings.quota, request, clock=connection.clock, timeout_s=limit)
+
+    async def _wait_for_settlement(self, settler: Settler) -> None:
+        try:
+            await settler.admit(self._connection.tenant, self.turn.create.previous_response_id)
+        except SettlementLag:
+            # It never ran. A record of it would wait behind those that are late, and so would those of all further tries.
+            self._settled = True
+            raise
 
     async def _take_place(self, limit: int) -> None:
         """Take one of the places that the tenant has for turns; it is given back when the turn is over."""

@@ -12,12 +12,13 @@ class Settling:
         spawn: Starts a task of the connection.
     """
 
-    __slots__ = ("_deliveries", "_settler", "_spawn")
+    __slots__ = ("_deliveries", "_look_at", "_settler", "_spawn")
 
     def __init__(self, settler: Settler, spawn: Spawn) -> None:
         self._settler = settler
         self._spawn = spawn
         self._deliveries: list[Delivery] = []
+        self._look_at = 2 * settler.settlement.max_unsettled
 
     @property
     def before_terminal(self) -> bool:
@@ -26,8 +27,10 @@ class Settling:
 
     def submit(self, record: TurnRecord) -> Delivery:
         """Take the record of a turn; does not wait."""
-        if len(self._deliveries) >= 2 * self._settler.settlement.max_unsettled:
+        if len(self._deliveries) >= self._look_at:
             self._deliveries = [delivery for delivery in self._deliveries if not delivery.done.is_set()]
+            # Twice as many: where all lag, each turn would else look at all of them.
+            self._look_at = 2 * max(len(self._deliveries), self._settler.settlement.max_unsettled)
         delivery = self._settler.submit(record, self._spawn)
         if not delivery.done.is_set():
             self._deliveries.append(delivery)
