@@ -213,8 +213,6 @@ class RolloutRun(TurnRun):
         connection, safety = self._connection, self._safety
         answer: Answer = partial(connection.upstream.run, self.info)
         if safety is not None:
-            self.info.judgement = safety.judgement
-            self.info.unjudged = safety.beside
             answer = partial(self._guarded, answer)
         self._step = step = Step(connection, self, answer)
         connection.run_step(step)

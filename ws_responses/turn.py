@@ -225,9 +225,6 @@ class TurnRun:
         if safety is None:
             await connection.upstream.run(self.info, self)
             return
-        self.info.judgement = safety.judgement
-        self.info.flags = safety.state.flags
-        self.info.unjudged = safety.beside
         await safety.run(partial(connection.upstream.run, self.info), self, stop=partial(connection.stop, self))
 
     async def _authorize(self) -> None:
@@ -300,14 +297,15 @@ class TurnRun:
         members: dict[str, Raw | Interned] = dict(info.create.body)
         kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
         members |= {name: interned for name, interned in kept.items() if interned is not None}
-        self._safety = SafetyTurn(judge, about, None if self._safety is None else self._safety.judgement)
-        await self._safety.judge(
+        self._safety = safety = SafetyTurn(judge, about, None if self._safety is None else self._safety.judgement)
+        await safety.judge(
             info.delta,
             members=members,
             state=state,
             history=() if parent is None or state is not None else info.history(),
             at_once=info.warm_up,
         )
+        info.judgement, info.flags, info.unjudged = safety.judgement, safety.state.flags, safety.beside
 
     async def _find_parent(self) -> None:
         """Step 1: connection cache, store, not found."""
