@@ -14,7 +14,7 @@ from tests.conftest import require
 from ws_responses.bench.command import PACKAGES
 
 ROWS = {
-    "P1": {"P1.relay", "P1.engine"},
+    "P1": {f"P1.{leg}{client}" for leg in ("relay", "engine") for client in ("", ".late")},
     "P2": {
         "P2.event.plain",
         "P2.event.fastapi",

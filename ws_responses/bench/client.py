@@ -4,6 +4,10 @@ Both count what they get, so that a benchmark of a server that answers wrongly f
 """
 
 import asyncio
+import fcntl
+import socket
+import sys
+import termios
 from time import perf_counter
 from typing import Self
 
@@ -13,6 +17,8 @@ from ws_responses.bench.results import Unexpected
 from ws_responses.protocol.events import encode
 
 _DEADLINE_S = 60.0
+_QUIET_S = 0.03
+_RECEIVE_BYTES = 1 << 22
 _FAILURES = (b'"type":"error"', b'"response.failed"')
 
 
@@ -67,6 +73,12 @@ class _Listener(picows.WSListener):
             over.set_exception(error)
 
 
+def _unread_bytes(connection: socket.socket) -> int:
+    """Return how much the kernel holds for a connection (``FIONREAD``: Linux, macOS)."""
+    answer = fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4))
+    return int.from_bytes(answer, sys.byteorder)
+
+
 class Socket:
     """One WebSocket connection, one turn at a time.
 
@@ -104,12 +116,13 @@ class Socket:
         assert isinstance(listener, _Listener)
         return cls(transport, listener)
 
-    async def turn(self, payload: bytes, frames: int | None = None) -> bytes:
+    async def turn(self, payload: bytes, frames: int | None = None, *, late: bool = False) -> bytes:
         """Send one frame, wait for the terminal event and return it.
 
         Args:
             payload: The create.
             frames: How many frames the answer must have; None for any number.
+            late: Read nothing until the server has written all, so that none of its writes wakes this process up.
 
         Raises:
             Unexpected: The answer is another one.
@@ -119,11 +132,25 @@ class Socket:
         listener.over = over = asyncio.get_running_loop().create_future()
         begin = perf_counter()
         self._transport.send(picows.WSMsgType.TEXT, payload)
+        if late:
+            await self._let_it_write()
         await asyncio.wait_for(over, _DEADLINE_S)
         self.first_s = listener.first_at - begin
         if frames not in (None, listener.frames):
             raise Unexpected(f"{listener.frames} frames came, not {frames}")
         return listener.last
+
+    async def _let_it_write(self) -> None:
+        """Leave what comes in the kernel, until no more comes; a buffer that is full has the server wait, as for any client."""
+        transport = self._transport.underlying_transport
+        connection: socket.socket = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        transport.pause_reading()
+        waiting, before = 0, -1
+        while not waiting or waiting != before:
+            await asyncio.sleep(_QUIET_S)
+            before, waiting = waiting, _unread_bytes(connection)
+        transport.resume_reading()
 
     async def close(self) -> None:
         """Close the connection."""
