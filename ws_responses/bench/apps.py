@@ -4,6 +4,7 @@ The model's name tells them what to answer: ``deltas-20000`` is a message in 20,
 """
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
@@ -164,6 +165,28 @@ def engine_app() -> ASGIApp:
     return ResponsesApp(ResponsesEngine(backend), authorize="open", limits=limits)
 
 
+def redis_app(url: str) -> ASGIApp:
+    """Return the wrapped app with all that can be shared on Redis: store, counters and settlement, each turn waiting for them.
+
+    Args:
+        url: Where that is.
+    """
+    from ws_responses.adapters.redis import RedisStore
+    from ws_responses.adapters.redis_counters import RedisCounters
+    from ws_responses.adapters.redis_settlement import RedisSettlement
+    from ws_responses.settlement import Settlement
+
+    return ResponsesWebSocketMiddleware(
+        plain_app,
+        store=RedisStore(url, timeout_s=20.0),  # on a machine that is busy a second is soon over
+        durable=True,
+        tenant_key=b"of the benchmark",
+        counters=RedisCounters(url, timeout_s=10.0),
+        settlement=Settlement(RedisSettlement(url, timeout_s=10.0), before_terminal=True),
+        limits=Limits(store_timeout_s=30.0),
+    )
+
+
 def cerebras_app(url: str, *, tokens: bool, single: bool) -> ASGIApp:
     """Return the engine with Cerebras.
 
@@ -217,6 +240,8 @@ def target(name: str) -> ASGIApp:
     """Return the app that a benchmark's server process is to serve."""
     if name == "bare":
         return bare_sender
+    if name == "redis":
+        return redis_app(os.environ["WS_BENCH_REDIS"])
     if name == "plain":
         return wrapped(plain_app)
     if name.startswith("settled"):

@@ -60,7 +60,11 @@ def _benchmarks() -> Mapping[str, MakeBenchmark]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmarks; return the exit code."""
+    """Run the benchmarks, or the scaling model; return the exit code."""
+    if arguments[:1] == ["scaling"]:
+        from ws_responses.bench.scaling import main as scaling
+
+        return scaling(arguments[1:])
     options = _parser().parse_args(arguments)
     missing = [package for package in PACKAGES if find_spec(package) is None]
     if missing:

@@ -94,7 +94,7 @@ class Memory:
         """Grow chains of all lengths on a connection of their own each."""
         samples: dict[str, Sample] = {}
         for turns in self._chains:
-            samples[f"{name}.chain{turns}"] = await _chain_kb(connect, turns)
+            samples[f"{name}.chain{turns}"] = await chain_kb(connect, turns)
         short, middle, long = self._chains
         kept = {turns: samples[f"{name}.chain{turns}"].value for turns in self._chains}
         samples[f"{name}.linear"] = Sample(
@@ -120,7 +120,7 @@ async def _open(server: Server, name: str, count: int) -> list[Socket]:
     return await asyncio.gather(*(Socket.connect(server.url, f"sk-bench-{name}-{n}") for n in range(count)))
 
 
-async def _chain_kb(connect: Callable[[], Conversation], turns: int) -> Sample:
+async def chain_kb(connect: Callable[[], Conversation], turns: int) -> Sample:
     """Return what a new chain keeps in memory while its connection idles, and what it must keep; in kB.
 
     Memory is counted object by object, by the interpreter's own account.
