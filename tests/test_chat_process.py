@@ -87,6 +87,17 @@ async def test_a_script_pipes_lines_in_and_reads_answers(served: tuple[ScriptedA
     assert len(app.requests[1].input) == 3
 
 
+async def test_a_script_reads_an_answer_of_any_length(served: tuple[ScriptedApp, str]) -> None:
+    """Without this a script might hang on an answer that is longer than what the socket and the pipes between take at once."""
+    app, url = served
+    app.script(*[[steps.text("abcdefgh" * 1000, deltas=1000)]] * 2)
+    async with chat(url) as process:
+        out, err = await talk(process, "go on\n" * 2)
+
+    assert process.returncode == 0, err
+    assert out.split() == ["abcdefgh" * 1000] * 2
+
+
 async def test_ctrl_c_ends_a_script(served: tuple[ScriptedApp, str]) -> None:
     """Without this a script could only be killed, and its turn would go on."""
     app, url = served
