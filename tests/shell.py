@@ -1,12 +1,14 @@
 """What the tests of the socket side share: frames, readings of events, a hook that keeps facts."""
 
 import json
+import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
 import anyio
+import pytest
 
 from ws_responses import Handshake, Limits, Principal, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp
@@ -67,6 +69,11 @@ def answer(call_id: str, output: str = "done") -> dict[str, Any]:
 def frames_of(ws: MemorySocket) -> list[dict[str, Any]]:
     """All frames that the app has sent so far, read or not."""
     return [json.loads(frame) for frame in ws.frames]
+
+
+def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What this package has logged. Others log when they like: asyncio of a process that an earlier test has left, say."""
+    return [record for record in caplog.records if record.name.startswith("ws_responses.")]
 
 
 class Facts(list[Fact]):

@@ -12,6 +12,7 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import StreamingResponse
 
 from tests.known_faults.talk import Event, answer, create, endings, failure, follow, id_of, kinds, response, sse
+from tests.shell import ours
 from ws_responses import Handshake, Limits, Principal, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp, Receive, Scope, Send
 from ws_responses.instrumentation import ConnectionClosed, Fact
@@ -168,7 +169,7 @@ async def test_a_turn_ends_with_its_client(listens: bool, way: str, caplog: pyte
             assert (app.running, middleware.running_turns, middleware.connections) == (0, 0, 0)
     assert [fact.outcome for fact in endings(facts)] == ["gone"]
     assert sum(isinstance(fact, ConnectionClosed) for fact in facts) == 1
-    assert [record.levelno for record in caplog.records] == [logging.INFO]
+    assert [record.levelno for record in ours(caplog)] == [logging.INFO]
 
 
 @pytest.mark.fault("B057")

@@ -346,6 +346,14 @@ async def test_shielded_wait_ignores_cancellation() -> None:
     assert (app.finished, app.cancelled) == (1, 0)
 
 
+async def test_shielded_wait_does_not_outlive_a_failed_test() -> None:
+    """On asyncio the end of the event loop waits for each task, which this one would never let end."""
+    app = scripted(steps.wait_for(anyio.Event(), shield=True, at_most_s=0))
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="has waited"), flatten_subgroups=True):
+        async with running(app):
+            await app.wait_idle()
+
+
 async def test_client_that_leaves_before_the_end_of_the_body() -> None:
     app = ScriptedApp()
 

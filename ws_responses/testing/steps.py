@@ -15,6 +15,7 @@ has ended the response. Neither comes in a script with `raw_sse`.
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -268,20 +269,28 @@ def stall() -> Step:
     return Wait("stall", anyio.sleep_forever)
 
 
-def wait_for(event: anyio.Event, *, shield: bool = False) -> Step:
-    """Wait until the test sets the event; `shield=True` does so even when cancelled."""
+def wait_for(event: anyio.Event, *, shield: bool = False, at_most_s: float = 10.0) -> Step:
+    """Wait until the test sets the event.
 
-    async def wait() -> None:
-        with anyio.CancelScope(shield=shield):
-            while not event.is_set():
-                try:
-                    await event.wait()
-                except anyio.get_cancelled_exc_class():
-                    # A plain asyncio task is cancelled through every scope, a shielded one as well.
-                    if not shield:
-                        raise
+    Args:
+        event: The event.
+        shield: Go on waiting when cancelled.
+        at_most_s: For so long; a test that failed before it set the event would hang.
+    """
+    return Wait("wait_for", partial(_stay, event, at_most_s) if shield else event.wait)
 
-    return Wait("wait_for", wait)
+
+async def _stay(event: anyio.Event, seconds: float) -> None:
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        while not event.is_set():
+            try:
+                await event.wait()
+            except anyio.get_cancelled_exc_class():
+                # A plain asyncio task is cancelled through every scope, a shielded one as well.
+                if scope.cancel_called:
+                    raise
+    if not event.is_set():
+        raise AssertionError(f"a step that ignores cancellation has waited {seconds:g} s for its event")
 
 
 def signal(event: anyio.Event) -> Step:
