@@ -78,13 +78,13 @@ class Gathered:
             return
         connection = self._answer.connection
         protocol = None if connection is None else connection.protocol
-        if protocol is None or protocol.transport is None:
+        if protocol is None or not protocol.connected:
             return  # the end is here already
         protocol.pause_reading()
         try:
             await self._sleep(left)
         finally:
-            if protocol.transport is not None:
+            if protocol.connected:
                 protocol.resume_reading()
 
 

@@ -23,25 +23,28 @@ tokenizer.no_padding()
 
 
 def linear(x: Floats, name: str) -> Floats:
-    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    result: Floats = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    return result
 
 
 def norm(x: Floats, name: str) -> Floats:
     centred = x - x.mean(-1, keepdims=True)
     scale = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
-    return centred / scale * weights[f"{name}.LayerNorm.weight"] + weights[f"{name}.LayerNorm.bias"]
+    result: Floats = centred / scale * weights[f"{name}.LayerNorm.weight"] + weights[f"{name}.LayerNorm.bias"]
+    return result
 
 
 def attended(x: Floats, at: str) -> Floats:
     parts = [linear(x, f"{at}.self.{part}").reshape(len(x), HEADS, -1) for part in ("query", "key", "value")]
     query, key, value = (part.swapaxes(0, 1) for part in parts)
-    weighed = np.exp(query @ key.swapaxes(1, 2) / math.sqrt(query.shape[-1]))
+    weighed: Floats = np.exp(query @ key.swapaxes(1, 2) / math.sqrt(query.shape[-1]))
     weighed /= weighed.sum(-1, keepdims=True)
     return linear((weighed @ value).swapaxes(0, 1).reshape(len(x), -1), f"{at}.output.dense")
 
 
 def gelu(x: Floats) -> Floats:
-    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    result: Floats = x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return result
 
 
 def embedding(text: str) -> Floats:
@@ -54,5 +57,5 @@ def embedding(text: str) -> Floats:
         at = f"encoder.layer.{layer}"
         x = norm(x + attended(x, f"{at}.attention"), f"{at}.attention.output")
         x = norm(x + linear(gelu(linear(x, f"{at}.intermediate.dense")), f"{at}.output.dense"), f"{at}.output")
-    mean = x.mean(0)
-    return mean / np.linalg.norm(mean)
+    mean: Floats = x.mean(0)
+    return mean / np.float32(np.linalg.norm(mean))
