@@ -56,6 +56,7 @@ _OF_WRAPPED_APPS: Final = frozenset(
     {
         "upstream",
         "renderer",
+        "router",
         "guard_http",
         "inner_path",
         "history",

@@ -119,6 +119,18 @@ class WireError(WSResponsesError):
         return f"{self.status} {self.code}{where}: {self.message}"
 
 
+def meaning_of(code: str | None) -> tuple[int, str]:
+    """Return status and type of an error that is known by its code alone; those of a server's error for one that we do not know."""
+    return _meanings(WireError).get(code or "", (WireError.status, WireError.type))
+
+
+def _meanings(kind: type[WireError]) -> dict[str, tuple[int, str]]:
+    known = {kind.code: (kind.status, kind.type)}
+    for relative in kind.__subclasses__():
+        known = _meanings(relative) | known
+    return known
+
+
 # --- 400: the frame or its references -------------------------------------------------------------------------------
 
 

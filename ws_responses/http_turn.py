@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ws_responses._types import Message, Receive, Scope, Send
 from ws_responses.clock import Clock
-from ws_responses.errors import BodyTooSlow, InvalidRequest, WireError
+from ws_responses.errors import BodyTooSlow, InvalidRequest, WireError, meaning_of
 from ws_responses.limits import Limits
 from ws_responses.protocol import events
 from ws_responses.protocol.events import encode
@@ -67,13 +67,6 @@ class _Failed(Struct):
 
 
 _decode_failed = msgspec.json.Decoder(_Failed).decode
-
-
-def _statuses(kind: type[WireError]) -> dict[str, tuple[int, str]]:
-    known = {kind.code: (kind.status, kind.type)}
-    for relative in kind.__subclasses__():
-        known = _statuses(relative) | known
-    return known
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits, clock: Clock) -> bytes | None:
@@ -215,7 +208,7 @@ class HttpTurn:
     async def _answer_failure(self, response: Raw) -> None:
         """Answer a failed response of an app: nothing has been told yet, so the status can tell of it, as far as the code does."""
         error = _decode_failed(response).error or _ResponseError()
-        status, kind = _statuses(WireError).get(error.code, (500, "server_error"))
+        status, kind = meaning_of(error.code)
         body = {"type": kind, "code": error.code or "server_error", "message": error.message, "param": None}
         await send_json(self.send_http, status, {"error": body})
 

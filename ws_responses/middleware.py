@@ -25,6 +25,7 @@ from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
 from ws_responses.registry import Guest, Registry, Seat
 from ws_responses.rendering.renderer import Renderer
+from ws_responses.routing import Router
 from ws_responses.safety import Safety
 from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf
 from ws_responses.settlement import Settlement
@@ -109,6 +110,8 @@ class ResponsesWebSocketMiddleware:
         app: Any ASGI app.
         upstream: Answers the turns in the app's place: a ``ResponsesEngine``, for one. The app still gets all of HTTP.
         renderer: Renders each turn for the wrapped app: ``current_turn().tokens``, continued from the turn before.
+        router: Resolves the model of each turn for the wrapped app, which is told by ``current_turn().route`` and heeds it or not; the
+            body keeps the client's ``model``. The route is kept with the chain.
         profile: "openai", or "open-responses": no lanes, and events and response objects by the schema of that specification;
             ``complete_response`` is implied.
         path: Path or paths of the socket, below ``root_path``; matched exactly.
@@ -167,6 +170,7 @@ class ResponsesWebSocketMiddleware:
         *,
         upstream: Upstream | None = None,
         renderer: Renderer | None = None,
+        router: Router | None = None,
         profile: Profile = "openai",
         path: str | Sequence[str] = "/v1/responses",
         inner_path: str | None = None,
@@ -220,6 +224,8 @@ class ResponsesWebSocketMiddleware:
             )
         if upstream is not None and renderer is not None:
             raise ConfigurationError("renderer= is for a wrapped app; an upstream renders by itself")
+        if upstream is not None and router is not None:
+            raise ConfigurationError("router= is for a wrapped app; an upstream routes by itself")
         self.app = app
         self._upstream = upstream
         settings = Settings(
@@ -237,6 +243,7 @@ class ResponsesWebSocketMiddleware:
             authorize=None if isinstance(authorize, str) else authorize,
             probe=probe and authorize is None,
             renderer=renderer,
+            router=router,
             allowed_origins=None if allowed_origins is None else tuple(allowed_origins),
             keep_origin=keep_origin,
             enabled=enabled,

@@ -249,7 +249,7 @@ class RolloutRun(TurnRun):
         info.is_rollout = True
         info.interned_tools, info.interned_instructions = last.interned_tools, last.interned_instructions
         info.response_id = last.response_id
-        info.route_name, info.route_reused, info.price = last.route_name, last.route_reused, last.price
+        info.route, info.route_reused = last.route, last.route_reused
         info.profile, info.may_store = last.profile, last.may_store
         info.suspended, last.suspended = last.suspended, None
 

@@ -12,6 +12,7 @@ from ws_responses.limits import Limits
 from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
 from ws_responses.rendering.renderer import Renderer
+from ws_responses.routing import Router
 from ws_responses.safety import Safety
 from ws_responses.settlement import Settlement
 from ws_responses.upstreams.base import Principal
@@ -54,6 +55,7 @@ class Settings:
     authorize: Authorize | None
     probe: bool
     renderer: Renderer | None
+    router: Router | None
     allowed_origins: tuple[str, ...] | None
     keep_origin: bool
     enabled: bool

@@ -20,7 +20,9 @@ from ws_responses.errors import (
     ResponseNotStored,
     StreamTruncated,
     TurnsExhausted,
+    UpstreamError,
     WireError,
+    meaning_of,
 )
 from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
 from ws_responses.protocol import events
@@ -28,6 +30,8 @@ from ws_responses.protocol.session import Actions, TellSteer, Turn, TurnPhase
 from ws_responses.protocol.steering import BLOCKING_FIELDS, NO_RESPONSE, Ending, required_input
 from ws_responses.quota import QuotaRequest, ask_quota
 from ws_responses.rendering.cache import Rendering
+from ws_responses.routers import tell_failed, tell_served
+from ws_responses.routing import Route
 from ws_responses.safety import About, SafetyState, SafetyTurn
 from ws_responses.settlement import SettlementLag, Settler, TurnRecord
 from ws_responses.spawn import Cancel
@@ -190,7 +194,7 @@ class TurnRun:
             if self.ended:
                 return  # aborted meanwhile
         self._validate()
-        for step in (self._judge, self._render):
+        for step in (self._judge, self._route, self._render):
             await step()
             if self.ended:
                 return
@@ -211,6 +215,29 @@ class TurnRun:
         await self._answer()
         if not self.ended:
             raise StreamTruncated
+
+    async def _route(self) -> None:
+        """Step 4 for a wrapped app, which heeds it or not; the engine routes by itself."""
+        router = self._connection.settings.router
+        if router is None:
+            return
+        info, parent = self.info, self._parent
+        before = parent.route if parent is not None and isinstance(parent.route, Route) else None
+        info.take_route(await router.resolve(info.model, info.tenant, before), before)
+
+    def _tell_router(self, error: WireError | None) -> None:
+        """Tell the router of a wrapped app how its route did.
+
+        Args:
+            error: What the app ended the turn by; None if it has answered.
+        """
+        router, route = self._connection.settings.router, self.info.route
+        if router is None or route is None or not self._ran or self._is_blocked:
+            return
+        if error is None:
+            tell_served(router, route)
+        else:
+            tell_failed(router, route, error)
 
     async def _render(self) -> None:
         """Step 5 for a wrapped app; the engine renders by itself."""
@@ -461,6 +488,7 @@ class TurnRun:
         """End the turn by an error: one closing event, and the parent evicted if the turn had run on its lane."""
         if self._is_over:
             return
+        self._tell_router(error)
         if error.ran:
             self._evict_parent()
         self._ending = Ending(message=error.message)
@@ -492,6 +520,8 @@ class TurnRun:
         """Return how the turn ends that is ended from outside."""
         if error is None:
             return _End(None, "gone", None, None)
+        if isinstance(error, UpstreamError):
+            self._tell_router(error)
         frame = self._failure(error)
         self._ending = Ending(message=error.message)
         if error.ran:
@@ -525,7 +555,9 @@ class TurnRun:
         if end.kind == events.FAILED:
             self._evict_parent()
             code = failure_code(end.frame)
+            self._tell_router(WireError("The response failed.", code=code, status=meaning_of(code)[0]))
         elif self._may_go_on(end):
+            self._tell_router(None)
             node = self._commit(end)
             if not await self._store(node):
                 await self._not_stored(end, node)
@@ -633,7 +665,7 @@ class TurnRun:
                 duration_s=now - self._started_at,
                 repaired_surrogates=self.stream.repaired_surrogates,
                 rendering=_counts(self.info.rendering),
-                route=self.info.route_name,
+                route=None if self.info.route is None else self.info.route.name,
                 route_reused=self.info.route_reused,
             )
         )
@@ -716,6 +748,7 @@ class TurnRun:
             tools=self.info.interned_tools,
             instructions=self.info.interned_instructions,
             kept=self.info.kept,
+            route=self.info.route,
             safety=None if self._safety is None else self._safety.state,
         )
 

@@ -60,15 +60,15 @@ def turn_record(
         tenant=turn.tenant,
         principal_id=None if turn.principal is None else turn.principal.id,
         model=turn.model,
-        route=turn.route_name,
+        route=None if turn.route is None else turn.route.name,
         response_id=response_id,
         parent_id=turn.previous_response_id,
         lane=turn.lane,
         code=code,
         ran=ran,
-        price=turn.price,
-        # The response of a warm-up says 0: what the backend has read for it nobody has counted.
-        usage=None
+        price=None if turn.route is None else turn.route.price,
+        # The response of a warm-up says 0, whatever the backend has read for it.
+        usage=read_usage(_usage_so_far(turn))
         if turn.warm_up and ran
         else read_usage(usage or _usage_so_far(turn), partial=usage is None or outcome in _CUT_OFF),
         verdict=None if judgement is None else judgement.action,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final, Literal
 
 import anyio
@@ -14,6 +15,7 @@ from ws_responses.engine.generation import Caller, Retry
 from ws_responses.engine.plan import Suspended, tell_route
 from ws_responses.engine.planning import Planner
 from ws_responses.engine.resolving import Resolver
+from ws_responses.engine.response import usage_object
 from ws_responses.engine.sealing import Seal
 from ws_responses.engine.tools import HostedTools
 from ws_responses.errors import ConfigurationError, WireError
@@ -122,7 +124,8 @@ class ResponsesEngine:
         """
         plan = await self._planner.plan(turn)
         try:
-            await plan.route.backend.prefill(plan.prompt, plan.params)
+            usage = await plan.route.backend.prefill(plan.prompt, plan.params)
+            turn.usage_so_far = partial(usage_object, usage, None, None)
         except PromptNotAccepted:
             plan = await self._planner.replan_as_chat(turn, plan) or plan
         except WireError as error:

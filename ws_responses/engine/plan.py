@@ -138,7 +138,4 @@ def kept_of(turn: CurrentTurn) -> Kept | None:
 def tell_route(turn: CurrentTurn, route: Route) -> None:
     """Tell a turn which route serves it: for its record, and for the hooks."""
     kept = kept_of(turn)
-    before = None if kept is None else kept.route
-    turn.route_name = route.name
-    turn.price = route.price
-    turn.route_reused = None if before is None else (before.name, before.backend) == (route.name, route.backend)
+    turn.take_route(route, None if kept is None else kept.route)

@@ -158,6 +158,7 @@ class ResponseNode:
         tools: The frame's ``tools``, interned.
         instructions: The frame's ``instructions``, interned.
         kept: What is kept of the turn's work for the next one; None if there was none.
+        route: What served the turn; None if nobody has routed it, and for one that came from a store.
         safety: What the safety room carries on; None if nobody has judged it here (``record.safety`` may tell).
     """
 
@@ -170,6 +171,7 @@ class ResponseNode:
         "lane",
         "parent",
         "record",
+        "route",
         "safety",
         "tenant",
         "tools",
@@ -185,6 +187,7 @@ class ResponseNode:
         tools: Interned | None = None,
         instructions: Interned | None = None,
         kept: Carried | None = None,
+        route: object = None,
         safety: object = None,
     ) -> None:
         self.record = record
@@ -194,6 +197,7 @@ class ResponseNode:
         self.tools = tools
         self.instructions = instructions
         self.kept = kept
+        self.route = route
         self.safety = safety
         piece = record.items[record.history_at :] if record.history_at else record.items
         if parent is None:

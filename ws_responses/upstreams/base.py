@@ -15,8 +15,8 @@ from ws_responses.state.interning import Interned, Interner
 from ws_responses.state.node import Carried, ResponseNode, Sampled
 
 if TYPE_CHECKING:
-    from ws_responses.pricing import Price
     from ws_responses.rendering.cache import Rendering
+    from ws_responses.routing import Route
     from ws_responses.safety import Judgement
 
 
@@ -58,9 +58,9 @@ class CurrentTurn:
         flags: ``classifier:category`` of what was flagged on the chain so far: in the turns before, and in this turn's input as far as
             it was judged before inference.
         unjudged: Inference runs while the input is still judged (``mode="beside"``): nothing of it may be stored yet.
-        route_name: Name of the route that serves the turn, for its record (set by the engine).
-        route_reused: Whether that is the route of the turn that this one continues; None if there is none (set by the engine).
-        price: What the tokens of that route cost, likewise; None if that is unknown.
+        route: What serves the turn, as the router resolved it: set before a wrapped app is called (``router=``), or by the engine; None
+            if nobody has routed it.
+        route_reused: Whether that is the route of the turn that this one continues; None if there is none.
         usage_so_far: Gives the usage as encoded JSON, or None, for the record of a turn that is cut off (set by the engine).
         vocabulary: Names the format and vocabulary of recorded token ids.
         steered: The response is to end at the next border between its items, as ``response.incomplete`` ("steered"), unless it
@@ -90,13 +90,12 @@ class CurrentTurn:
         "may_store",
         "model",
         "parent",
-        "price",
         "principal",
         "profile",
         "rendering",
         "response",
         "response_id",
-        "route_name",
+        "route",
         "route_reused",
         "steered",
         "suspended",
@@ -129,9 +128,8 @@ class CurrentTurn:
         self.judgement: Judgement | None = None
         self.flags: tuple[str, ...] = ()
         self.unjudged = False
-        self.route_name: str | None = None
+        self.route: Route | None = None
         self.route_reused: bool | None = None
-        self.price: Price | None = None
         self.usage_so_far: Callable[[], bytes | None] | None = None
         self._sampled: array[int] | None = None
         self.vocabulary = ""
@@ -177,6 +175,16 @@ class CurrentTurn:
     def instructions(self) -> Any:
         """The frame's ``instructions``; None if there were none."""
         return None if self.interned_instructions is None else self.interned_instructions.value
+
+    def take_route(self, route: "Route", before: "Route | None") -> None:
+        """Note which route serves this turn (for the turn's steps, and the engine).
+
+        Args:
+            route: That one.
+            before: Of the turn that this one continues; None if there is none.
+        """
+        self.route = route
+        self.route_reused = None if before is None else route.name == before.name and route.backend is before.backend
 
     def keep(self, intern: Callable[[bytes], Interned | None]) -> None:
         """Take what outlives the frame from it (for the turn's steps).
