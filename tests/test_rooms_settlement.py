@@ -401,15 +401,23 @@ async def test_a_record_tells_what_its_turn_has_cost_by_the_price_of_its_route()
     ]
 
 
-async def test_a_warm_up_that_made_the_backend_work_has_run() -> None:
-    """It cost something: the backend has read the prompt."""
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_warm_up_that_made_the_backend_work_has_run(told: bool) -> None:
+    """It cost something, what the backend has told of it: its response says 0 tokens, and a bill by that would be wrong."""
     books = Books()
     house = House("engine", settlement=books.settlement())
+    if not told:
+        house.backend.will_fail(Fault.UNREACHABLE)
     async with house.socket() as ws:
         await ws.turn(create(generate=False))
     (record,) = books.records
     assert (record.outcome, record.ran) == ("warm_up", True)
-    assert record.usage is None, "its response says 0 tokens; the backend has read some"
+    if told:
+        assert record.usage is not None
+        assert (record.usage.partial, record.usage.output_tokens) == (False, 0)
+        assert record.usage.input_tokens
+    else:
+        assert record.usage is None
     assert house.backend.generations[0].kind == "prefill"
 
 
