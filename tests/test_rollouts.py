@@ -7,6 +7,7 @@ import pytest
 
 from tests.houses import KINDS, House, Kind, check_numbers, life, steer
 from tests.shell import Facts, answer, by_bearer, code_of, create, frames_of, kinds, text_of
+from tests.test_app import client
 from ws_responses import ConfigurationError, Limits, ResponsesWebSocketMiddleware
 from ws_responses.backends import Delta, ToolCallDelta, Usage
 from ws_responses.instrumentation import NodeDropped, TurnFinished, TurnStarted
@@ -759,6 +760,40 @@ async def test_a_stored_rollout_is_found_on_another_socket(kind: Kind) -> None:
         assert text_of((await ws.turn(create("And?", previous_response_id=target)))[-1]) == "More."
     told = house.told(2)
     assert all(word in told for word in ("Go.", "Let me see.", '"c1"', "one", "Done.", "And?"))
+
+
+async def test_a_stored_rollout_is_read_as_one_response() -> None:
+    """Its output is that of all its steps, its usage their sum; what was appended is input; deleted, it is gone whole."""
+    house = rolling("engine")
+    _say_calls(house, 7)
+    _say_calls(house, 8, "c2")
+    house.say("Done.")
+    async with house.socket() as ws:
+        await until_blocked(ws)
+        await go_on(ws, answer("c1", "one"))
+        last = (await go_on(ws, answer("c2", "two")))[-1]["response"]
+    path = f"/v1/responses/{last['id']}"
+    async with client(house.served) as http:
+        assert (await http.get(path)).json() == last
+        given = (await http.get(path + "/input_items?order=asc")).json()["data"]
+        assert [item.get("output", item["type"]) for item in given] == [
+            "message",
+            "function_call",
+            "one",
+            "function_call",
+            "two",
+        ]
+        assert (await http.delete(path)).json()["deleted"] is True
+        assert (await http.get(path)).status_code == 404
+
+
+async def test_a_post_is_no_rollout() -> None:
+    """There is nobody who could append: its response ends by its calls, as ever."""
+    house = rolling("engine")
+    house.say_items(("call", "c1"))
+    async with client(house.served) as http:
+        response = (await http.post("/v1/responses", json={"model": "m", "input": "Go."})).json()
+    assert (response["status"], calls_in(response)) == ("completed", ["c1"])
 
 
 async def test_the_steps_of_a_rollout_are_no_responses() -> None:

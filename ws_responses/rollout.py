@@ -269,9 +269,11 @@ class RolloutRun(TurnRun):
         Args:
             end: Of the step that is just over.
         """
+        if self._bound is None:
+            return None
         usage = self._joined.usage if end is None else self._joined.usage_after(end)
         used = read_usage(usage)
-        if self._bound is None or used is None or used.output_tokens is None:
+        if used is None or used.output_tokens is None:
             return self._bound
         return max(0, self._bound - used.output_tokens)
 

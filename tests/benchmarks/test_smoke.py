@@ -31,6 +31,7 @@ ROWS = {
         *(f"P6.part.{part}" for part in ("read", "plan", "render", "body", "events")),
         *(f"P6.run.{way}{loop}" for way in ("socket", "http") for loop in (0, 1)),
     },
+    "P7": {"P7.engine", "P7.engine20k", "P7.app"},
     "P8": {
         "P8.idle",
         "P8.idle.engine",
@@ -100,7 +101,7 @@ def test_server_whose_app_raises_spoils_the_benchmark() -> None:
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["P2", "P3", "P5", "P6", "P8", "P11", "P12"])
+@pytest.mark.parametrize("name", ["P2", "P3", "P5", "P6", "P7", "P8", "P11", "P12"])
 def test_every_benchmark_fills_its_rows(name: str, tmp_path: Path) -> None:
     """Without this a benchmark that is rarely run could break unseen."""
     rows = {row["key"]: row for row in run(name, tmp_path)["rows"]}

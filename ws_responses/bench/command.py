@@ -43,6 +43,7 @@ def _benchmarks() -> Mapping[str, MakeBenchmark]:
     from ws_responses.bench.pace import Pace
     from ws_responses.bench.relay import Relay
     from ws_responses.bench.rendering import Render
+    from ws_responses.bench.rollout import Rollout
     from ws_responses.bench.settled import Settled
     from ws_responses.bench.twin import Twin
 
@@ -53,6 +54,7 @@ def _benchmarks() -> Mapping[str, MakeBenchmark]:
         "P4": Render,
         "P5": Pace,
         "P6": Overhead,
+        "P7": Rollout,
         "P8": Memory,
         "P11": Judged,
         "P12": Settled,

@@ -18,6 +18,7 @@ from ws_responses.bench.results import Unexpected
 from ws_responses.protocol.events import encode
 
 _DEADLINE_S = 60.0
+_CLOSING = ('"response.completed"', '"response.done"')
 
 
 class Asked(Protocol):
@@ -166,7 +167,7 @@ class Peer:
             self._accepted.set()
         elif message["type"] != "websocket.send":
             self._over.set_exception(Unexpected(repr(message)))
-        elif '"response.completed"' in message["text"][:96]:
+        elif any(kind in message["text"][:96] for kind in _CLOSING):
             self._over.set_result(message["text"])
         elif '"type":"error"' in message["text"][:96] or '"response.failed"' in message["text"][:96]:
             self._over.set_exception(Unexpected(message["text"][:400]))

@@ -111,7 +111,7 @@ def draw(folder: Path, outcomes: Sequence[Outcome], details: Sequence[Details] =
     mpl.use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
     figures = {folder / "bench.png": picture.shares(plt, outcomes)}
-    figures |= {folder / f"{one.name}.png": one.draw(plt) for one in details}
+    figures |= {folder / f"{one.name}.png": one.draw(plt) for one in details if one.draw is not None}
     for path, figure in figures.items():
         figure.savefig(path, dpi=110)
         plt.close(figure)

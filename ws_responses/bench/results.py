@@ -137,13 +137,13 @@ class Details:
         name: Of the picture and of the member in the JSON.
         text: For the terminal.
         data: For the JSON.
-        draw: Draws a picture by ``matplotlib.pyplot``, and returns the figure.
+        draw: Draws a picture by ``matplotlib.pyplot``, and returns the figure; None for no picture.
     """
 
     name: str
     text: str
     data: Any
-    draw: Callable[[Any], Any]
+    draw: Callable[[Any], Any] | None
 
 
 @runtime_checkable

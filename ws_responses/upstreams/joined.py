@@ -17,7 +17,7 @@ from ws_responses.protocol.events import EventHead, encode
 from ws_responses.protocol.rollout import DONE
 from ws_responses.upstreams.output import OutputItems
 from ws_responses.upstreams.reading import decode_members, response_of, text_of
-from ws_responses.upstreams.repair import TurnEnd, TurnStream, with_member
+from ws_responses.upstreams.repair import TurnEnd, TurnStream, with_number
 
 _TOLD: Final = ("id", "object", "created_at", "model")
 """Members of a response object that ``response.done`` repeats: what does not grow with the conversation or the tools."""
@@ -62,7 +62,7 @@ class RolloutStream(TurnStream):
                 return []  # the response has begun
         elif self.steps and not self.joins_itself and type(head.output_index) is int:
             head.output_index += self._items.first
-            payload = _moved(payload, head.output_index)
+            payload = with_number(payload, _PLACE, "output_index", head.output_index)
         return super()._feed(payload, head)
 
     @staticmethod
@@ -177,12 +177,6 @@ class RolloutStream(TurnStream):
             step: Of the step that runs, as far as it is known.
         """
         return (total(self.usage, step) or self.usage) if self.steps else step
-
-
-def _moved(payload: bytes, index: int) -> bytes:
-    """Return an event of an item at another place; its quotes are escaped in strings, so one match is the member."""
-    moved, count = _PLACE.subn(rb"\g<1>%d" % index, payload)
-    return moved if count == 1 else with_member(payload, "output_index", index)
 
 
 def total(first: bytes | None, second: bytes | None) -> bytes | None:

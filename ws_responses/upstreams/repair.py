@@ -518,7 +518,7 @@ class TurnStream:
             missing["sequence_number"] = b"%d" % self._next
         elif self._renumber or number < self._next:
             self._renumber = True
-            payload = _renumbered(payload, self._next)
+            payload = with_number(payload, _NUMBER, "sequence_number", self._next)
         else:
             self._next = number
         self._next += 1
@@ -545,12 +545,19 @@ class TurnStream:
         return encode(event)
 
 
-def _renumbered(payload: bytes, number: int) -> bytes:
-    """Return an event with another ``sequence_number``; its quotes are escaped in strings, so one match is the member."""
-    changed, count = _NUMBER.subn(rb"\g<1>%d" % number, payload)
-    if count == 1:
-        return changed
-    return with_member(payload, "sequence_number", number)
+def with_number(payload: bytes, pattern: re.Pattern[bytes], name: str, number: int) -> bytes:
+    """Return an event with another value of a member that is a number.
+
+    Args:
+        payload: The event.
+        pattern: Finds the member; its group ends before the value. Quotes are escaped in strings, so one match is the member.
+        name: Of the member.
+        number: The value.
+    """
+    found = pattern.search(payload)
+    if found is None or pattern.search(payload, found.end()) is not None:
+        return with_member(payload, name, number)
+    return b"%b%d%b" % (payload[: found.end(1)], number, payload[found.end() :])
 
 
 def with_member(payload: bytes, name: str, value: str | int) -> bytes:
