@@ -4,7 +4,6 @@ What a create is asked (``authorize``, quota, parent, base) is asked once, and w
 continued, the store, settlement) comes once. Of each append only what is new is judged, rendered and charged.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -23,7 +22,7 @@ from ws_responses.protocol.steering import required_input
 from ws_responses.settlement import TurnRecord, read_usage
 from ws_responses.spawn import Cancel
 from ws_responses.state.node import ResponseNode
-from ws_responses.turn import TurnRun
+from ws_responses.turn import TurnRun, told
 from ws_responses.upstreams.base import CurrentTurn, Emit
 from ws_responses.upstreams.joined import RolloutStream
 from ws_responses.upstreams.reading import without_output
@@ -32,8 +31,6 @@ from ws_responses.validation import check_output
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
-
-logger = logging.getLogger("ws_responses.turn")
 
 _decode_bound = msgspec.json.Decoder(int).decode
 Answer = Callable[[Any], Awaitable[None]]
@@ -82,12 +79,7 @@ class Step:
     async def run(self) -> None:
         """Call the upstream; what it raises ends the rollout, unless the step is over."""
         try:
-            await self._answer(self)
-        except WireError as error:
-            await self.fail(error)
-        except Exception:
-            logger.exception("turn %s failed by a fault of ours", self.turn.id)
-            await self.fail(WireError("The server had an error while processing the request."))
+            await told(partial(self._answer, self), self)
         finally:
             self._connection.run_over(self)
             self._answer = _nothing_to_answer

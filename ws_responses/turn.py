@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from sys import intern
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -94,6 +94,49 @@ class _End(NamedTuple):
     usage: bytes | None
 
 
+class Teller(Protocol):
+    """Tells a client how its turn has ended."""
+
+    turn: Turn
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has been told."""
+        ...
+
+    async def fail(self, error: WireError) -> None:
+        """Tell of an error; does nothing if an end has been told."""
+
+
+async def told(work: Callable[[], Awaitable[None]], teller: Teller) -> None:
+    """Do the work of a turn: whatever it raises is told its client.
+
+    Raises:
+        BaseException: The task was cancelled, or more than an error has come.
+    """
+    try:
+        await work()
+    except WireError as error:
+        await teller.fail(error)
+    except Exception as error:  # noqa: BLE001 - the client is told, and the log
+        await _tell_fault(teller, error)
+    except anyio.get_cancelled_exc_class() as error:
+        if teller.ended or was_cancelled():
+            raise
+        # Of something that the upstream waited for (asyncio): the client would wait for ever.
+        await _tell_fault(teller, error)
+    except BaseExceptionGroup as group:
+        goes_on, failure = parted(group)
+        if failure is not None and not teller.ended:
+            await _tell_fault(teller, failure)
+        raise goes_on from None
+
+
+async def _tell_fault(teller: Teller, error: BaseException) -> None:
+    logger.error("turn %s failed by a fault of ours", teller.turn.id, exc_info=error)
+    await teller.fail(WireError("The server had an error while processing the request."))
+
+
 class TurnRun:
     """A running turn: its steps, and the place where its upstream's events go (the ``Emit`` contract).
 
@@ -158,22 +201,7 @@ class TurnRun:
     async def run(self) -> None:
         """Run the turn to its end, whatever happens."""
         try:
-            try:
-                await self._steps()
-            except WireError as error:
-                await self.fail(error)
-            except Exception as error:  # noqa: BLE001 - the client is told, and the log
-                await self._fail_by_fault(error)
-            except anyio.get_cancelled_exc_class() as error:
-                if self.ended or was_cancelled():
-                    raise
-                # Of something that the upstream waited for (asyncio): the client would wait for ever.
-                await self._fail_by_fault(error)
-            except BaseExceptionGroup as group:
-                goes_on, failure = parted(group)
-                if failure is not None and not self.ended:
-                    await self._fail_by_fault(failure)
-                raise goes_on from None
+            await told(self._steps, self)
         finally:
             self._connection.run_over(self)
             # These lead back to here: the history would wait for the garbage collector.
@@ -182,10 +210,6 @@ class TurnRun:
             self.cancel = _nothing_to_cancel
             self.info.usage_so_far = None
             self._safety = None
-
-    async def _fail_by_fault(self, error: BaseException) -> None:
-        logger.error("turn %s failed by a fault of ours", self.turn.id, exc_info=error)
-        await self.fail(WireError("The server had an error while processing the request."))
 
     async def _steps(self) -> None:
         connection = self._connection
