@@ -47,7 +47,7 @@ async def serve_here(*arguments: str, **environment: str) -> AsyncIterator[Here]
     family, address = resolve(options.listen.host, options.listen.port)
     with listen(family, address) as listener:
         served = command._served(options)
-        server = command._server(options, served, listener)
+        server = command._server(options, served, listener, lambda _, __: None)
         running = asyncio.create_task(server._serve([listener]))
         try:
             yield Here(server, report(options, served, *listener.getsockname()[:2]))
@@ -84,6 +84,11 @@ class Served:
             self._log += (await self.process.stderr.read()).decode()
             return await self.process.wait()
 
+    async def rest(self) -> str:
+        """What it has said after the report, once it has ended."""
+        assert self.process.stdout is not None
+        return (await self.process.stdout.read()).decode()
+
     @property
     def log(self) -> str:
         """What it has logged, once it has ended."""
@@ -91,16 +96,18 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(*arguments: str, **environment: str) -> AsyncIterator[Served]:
+async def serve(*arguments: str, stdin: int | None = None, **environment: str) -> AsyncIterator[Served]:
     """Start a server; end it, if the test has not.
 
     Args:
         arguments: Of the command line, without ``--port``.
+        stdin: Descriptor of its standard input; by default it has that of the tests.
         environment: Variables that it gets.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WS_RESPONSES_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "ws_responses", "serve", "--port", "0", *arguments),
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=inherited | environment,

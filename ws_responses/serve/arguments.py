@@ -10,6 +10,10 @@ API_KEYS: Final = "WS_RESPONSES_API_KEY"
 """Environment variable: keys of clients, separated by commas. A key on the command line is seen by all who see processes."""
 UPSTREAM_KEY: Final = "WS_RESPONSES_UPSTREAM_API_KEY"
 """Environment variable: the key for the upstream or the backend."""
+STORE: Final = "WS_RESPONSES_STORE"
+"""Environment variable: the shared store; its address may hold a password."""
+TENANT_KEY: Final = "WS_RESPONSES_TENANT_KEY"
+"""Environment variable: what several hosts, or several runs, that share a store must agree on."""
 
 BACKENDS: Final = ("cerebras", "chat", "completions", "llama-cpp", "scripted")
 HOSTED_TOOLS: Final = ("drop", "refuse")
@@ -25,11 +29,12 @@ def parser() -> argparse.ArgumentParser:
         description="WebSocket mode for a Responses server elsewhere (--upstream), or a Responses server with WebSocket mode "
         "on top of an inference backend (--backend).",
         epilog=f"Keys may stand in {API_KEYS} (clients) and {UPSTREAM_KEY} (upstream or backend) instead: other users of "
-        "the machine can read a command line.",
+        f"the machine can read a command line. Hosts that share a store need the same {TENANT_KEY}.",
     )
     _add_source(made)
     _add_listen(made)
     _add_mode(made)
+    _add_workers(made)
     return made
 
 
@@ -145,6 +150,28 @@ def _add_mode(made: argparse.ArgumentParser) -> None:
     group.add_argument("--max-connections", type=count, metavar="N", help="open sockets (--limit max_connections=N)")
     group.add_argument(
         "--limit", action="append", default=[], metavar="NAME=VALUE", help="any bound, such as max_frame_bytes=1000000"
+    )
+
+
+def _add_workers(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("several processes")
+    group.add_argument(
+        "--workers",
+        type=count,
+        default=1,
+        metavar="N",
+        help="processes that serve; more than one need --store (default 1)",
+    )
+    group.add_argument(
+        "--store",
+        metavar="WHERE",
+        help="keeps chains beyond their process: sqlite:FILE, redis://HOST:PORT/DB or memory (default memory); "
+        f"better, with a password: {STORE}",
+    )
+    group.add_argument(
+        "--store-fails",
+        choices=("closed", "miss"),
+        help="while the store is down: answer that there is no such response (miss, the default), or 503 (closed)",
     )
 
 

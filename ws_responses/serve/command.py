@@ -1,8 +1,10 @@
 """The command ``serve``: checks what it is told, builds the app, says what it serves, and serves it."""
 
+import asyncio
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -29,8 +31,13 @@ def main(arguments: Sequence[str]) -> int:
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         return _refuse(f"needs {' and '.join(missing)}: pip install 'ws-responses[serve]'")
+    return refusing(lambda: _serve(parse(arguments)))
+
+
+def refusing(serve: Callable[[], int]) -> int:
+    """Return the exit code of what serves, or that of a command line that cannot be followed, and say why."""
     try:
-        return _serve(parse(arguments))
+        return serve()
     except (UsageError, ConfigurationError, ImportError) as error:
         return _refuse(str(error))
 
@@ -45,21 +52,49 @@ def _serve(options: ServeOptions) -> int:
 
     family, address = resolve(options.listen.host, options.listen.port)
     _check_access(options, address[0])
-    _log(options.listen.log_level)
+    set_up_logs(options)
     with listen(family, address) as listener:
-        served = _served(options)
-        server = _server(options, served, listener)
-        try:
-            server.run(sockets=[listener])
-        finally:
-            if served.close is not None:
-                served.close()
+        if options.workers > 1:
+            from ws_responses.serve.supervisor import Supervisor  # noqa: PLC0415
+
+            return asyncio.run(Supervisor(options, listener, _tell).run())
+        return serve_on(listener, options, lambda _, report: _tell(report))
+
+
+def _tell(report: str) -> None:
+    sys.stdout.write(report)
+    sys.stdout.flush()
+
+
+def serve_on(listener: "socket.socket", options: ServeOptions, started: "Callable[[Server, str], None]") -> int:
+    """Serve in this process, until a signal comes; return the exit code.
+
+    Args:
+        listener: Where it listens.
+        options: What is served.
+        started: Is called in the event loop when it serves, with what it says of that.
+
+    Raises:
+        ConfigurationError: An option is wrong.
+        ImportError: A package is missing.
+        UsageError: The command line lacks something.
+    """
+    served = _served(options)
+    try:
+        server = _server(options, served, listener, started)
+        server.run(sockets=[listener])
+    finally:
+        if served.close is not None:
+            served.close()
     return int(server.forced)
 
 
-def _log(name: str) -> None:
+def set_up_logs(options: ServeOptions) -> None:
+    """Let the logs of this process go to standard error."""
+    name = options.listen.log_level
+    of = f" [{os.getpid()}]" if options.workers > 1 else ""
     logging.basicConfig(
-        level=_server_level(name), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        level=_server_level(name), format=f"%(asctime)s{of} %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.getLogger("ws_responses").setLevel(name.upper())
 
@@ -93,7 +128,9 @@ def _served(options: ServeOptions) -> "Served":
     return engine(options)
 
 
-def _server(options: ServeOptions, served: "Served", listener: "socket.socket") -> "Server":
+def _server(
+    options: ServeOptions, served: "Served", listener: "socket.socket", started: "Callable[[Server, str], None]"
+) -> "Server":
     import uvicorn  # noqa: PLC0415
 
     from ws_responses.serve.server import Server  # noqa: PLC0415
@@ -129,9 +166,11 @@ def _server(options: ServeOptions, served: "Served", listener: "socket.socket") 
     except OSError as error:  # ssl.SSLError is one
         raise UsageError(f"the certificate or its key cannot be used: {error.strerror or error}") from None
 
-    def tell() -> None:
-        sys.stdout.write(report(options, served, address, port))
-        sys.stdout.flush()
-
-    server = Server(config, drain=served.middleware.drain, grace_s=listen.grace_s, started=tell)
+    server = Server(
+        config,
+        drain=served.middleware.drain,
+        grace_s=listen.grace_s,
+        started=lambda: started(server, report(options, served, address, port)),
+        close=served.aclose,
+    )
     return server

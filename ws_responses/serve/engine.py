@@ -23,9 +23,10 @@ def engine(options: ServeOptions) -> Served:
             renderer=renderer(options.source.renderer or built.renderer, built.gguf, options.source.template),
             models=built.models,
             hosted_tools=options.source.hosted_tools,
+            compaction_key=options.chains.compaction_key,
         ),
         authorize="open",  # who comes as far as this has been let in already
-        **shared_options(options.mode),
+        **shared_options(options),
     )
     path = options.mode.paths[0]
     return Served(

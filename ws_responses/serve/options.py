@@ -14,6 +14,7 @@ from ws_responses.engine.tools import HostedTools
 from ws_responses.errors import ConfigurationError
 from ws_responses.limits import Limits
 from ws_responses.serve.arguments import API_KEYS, UPSTREAM_KEY, parser
+from ws_responses.serve.chains import ChainOptions, chain_options
 
 BackendName = Literal["cerebras", "chat", "completions", "llama-cpp", "scripted"]
 RendererName = Literal["chat", "chatml", "harmony", "template"]
@@ -97,11 +98,17 @@ class ListenOptions(Struct, frozen=True, kw_only=True):
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
-    """All of the command line."""
+    """All of the command line.
+
+    Attributes:
+        workers: Processes that serve.
+    """
 
     source: SourceOptions
     mode: ModeOptions
     listen: ListenOptions
+    chains: ChainOptions
+    workers: int
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> ServeOptions:
@@ -113,7 +120,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     """
     given = parser().parse_args(arguments)
     try:
-        return ServeOptions(source=_source(given, environment), mode=_mode(given), listen=_listen(given, environment))
+        return ServeOptions(
+            source=_source(given, environment),
+            mode=_mode(given),
+            listen=_listen(given, environment),
+            chains=chain_options(given, environment),
+            workers=given.workers,
+        )
     except ConfigurationError as error:
         raise UsageError(str(error)) from None
 

@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from ws_responses import __version__
 from ws_responses.serve.access import is_loopback
-from ws_responses.serve.arguments import API_KEYS
+from ws_responses.serve.arguments import API_KEYS, TENANT_KEY
+from ws_responses.serve.chains import describe
 from ws_responses.serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def report(options: ServeOptions, served: "Served", address: str, port: int) -> 
         ("HTTP", f"http{secure}://{shown}:{port}/v1: {served.forwards}"),
         ("clients", _clients(options, address)),
         ("behind it", served.credentials and f"is shown {served.credentials}"),
+        ("workers", options.workers > 1 and f"{options.workers} processes"),
+        ("chains", describe(options.chains, options.workers)),
         *(("note", note) for note in _notes(options, address)),
         ("try it", _chat(options, served, f"ws{secure}://{host}:{port}{path}")),
         ("", _curl(options, served, f"http{secure}://{host}:{port}{path}")),
@@ -82,4 +85,8 @@ def _notes(options: ServeOptions, address: str) -> list[str]:
     upstream = options.source.upstream
     if upstream is not None and not urlsplit(upstream).path.strip("/"):
         notes.append(f"most servers have their API below /v1; the URL given is {upstream}")
+    if options.chains.store is not None and not options.chains.key_is_given:
+        notes.append(
+            f"chains are found by this run only; a {TENANT_KEY} of yours lets later runs and other hosts find them"
+        )
     return notes

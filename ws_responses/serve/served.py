@@ -1,13 +1,14 @@
 """What a server serves, and what it tells of it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Struct
 
 from ws_responses._types import ASGIApp
 from ws_responses.middleware import ResponsesWebSocketMiddleware
-from ws_responses.serve.options import ModeOptions
+from ws_responses.serve.chains import open_store
+from ws_responses.serve.options import ServeOptions
 
 
 class Served(Struct, frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class Served(Struct, frozen=True, kw_only=True):
         credentials: What is shown to the upstream or the backend, for people; None if there is nothing to say.
         model: A name that clients may use; None if that is not known.
         close: Ends what was started for it.
+        aclose: Closes in the event loop what the lifespan of the app does not.
     """
 
     app: ASGIApp
@@ -30,11 +32,20 @@ class Served(Struct, frozen=True, kw_only=True):
     credentials: str | None
     model: str | None
     close: Callable[[], None] | None = None
+    aclose: Callable[[], Awaitable[object]] | None = None
 
 
-def shared_options(mode: ModeOptions) -> dict[str, Any]:
-    """Return the options of a middleware that do not concern a wrapped app."""
+def shared_options(options: ServeOptions) -> dict[str, Any]:
+    """Return the options of a middleware that do not concern a wrapped app.
+
+    Raises:
+        ConfigurationError: The address of the store is none.
+        ImportError: It needs a package that is missing.
+    """
+    mode = options.mode
     return {
+        "store": open_store(options.chains) or "memory",
+        "tenant_key": options.chains.tenant_key,
         "path": mode.paths,
         "complete_response": mode.complete_response,
         "open_calls": mode.open_calls,

@@ -25,14 +25,24 @@ class Server(uvicorn.Server):
         drain: Ends the turns.
         grace_s: Time for the turns and the requests that run, in all.
         started: Called when it accepts connections.
+        close: Closes what the lifespan of the app does not.
 
     Attributes:
         draining: A signal has come.
         forced: It did not wait for what was running.
     """
 
-    def __init__(self, config: uvicorn.Config, *, drain: Drain, grace_s: float, started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        drain: Drain,
+        grace_s: float,
+        started: Callable[[], None],
+        close: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         super().__init__(config)
+        self._close = close
         self._drain = drain
         self._grace_s = grace_s
         self._tell_started = started
@@ -47,6 +57,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, and close what was opened."""
+        await super().shutdown(sockets)
+        if self._close is not None and not self.forced:
+            await self._close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal. It is not raised again at the end, as uvicorn does: to have been asked to stop is no failure."""

@@ -40,7 +40,7 @@ def sidecar(options: ServeOptions) -> Served:
         history=mode.history,
         app_store=mode.app_store,
         probe=mode.probe and passes,
-        **shared_options(mode),
+        **shared_options(options),
     )
     return Served(
         app=middleware,
@@ -49,6 +49,7 @@ def sidecar(options: ServeOptions) -> Served:
         forwards=f"all of {_PREFIX}/ goes to {source.upstream}",
         credentials=_credentials(source, passes=passes),
         model=None,
+        aclose=None if middleware.registry.store is None else middleware.registry.store.aclose,
     )
 
 

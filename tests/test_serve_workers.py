@@ -1,0 +1,286 @@
+"""`serve --workers`: real processes on one listening socket, that die, are replaced, restarted and stopped."""
+
+import json
+import os
+import pty
+import signal
+from collections.abc import AsyncIterator, Generator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from tests.adapters.proxy_servers import running
+from tests.conftest import require
+from tests.serve_process import PATIENCE_S, Served, serve
+from tests.shell import create, id_of, kinds, text_of, types_of
+from tests.worker_processes import (
+    read_turn,
+    socket_at,
+    turn,
+    turn_when_stored,
+    until,
+    worker_at,
+    workers_of,
+)
+from ws_responses.testing import ScriptedApp, steps
+
+for package in ("aiohttp", "uvicorn", "websockets"):
+    require(package)
+
+from websockets.asyncio.client import connect  # noqa: E402
+from websockets.exceptions import ConnectionClosed  # noqa: E402
+
+pytestmark = pytest.mark.servers
+
+WITH_MEMORY = ("--backend", "scripted", "--workers", "2", "--store", "memory")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[tuple[ScriptedApp, str]]:
+    app = ScriptedApp(listen=True, timeout=PATIENCE_S)
+    async with running(app) as url:
+        yield app, url
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:{tmp_path / 'chains.db'}"
+        return
+    from tests.adapters.redis_server import RedisServer
+
+    with RedisServer("redis") as server:
+        yield server.url
+
+
+async def test_one_socket_two_processes_one_report(upstream: tuple[ScriptedApp, str], tmp_path: Path) -> None:
+    """Without this there would be one process, or two that each tell the same, or clients that one of them never gets."""
+    _, url = upstream
+    async with serve("--upstream", url, "--workers", "2", "--store", f"sqlite:{tmp_path}/c", "--grace", "5") as served:
+        first, second = workers_of(served.process.pid)
+        async with AsyncExitStack() as sockets:
+            for worker in (first, second):
+                ws = await sockets.enter_async_context(
+                    socket_at(served.socket_url, served.process.pid, lambda at, worker=worker: at == worker)
+                )
+                assert kinds(await turn(ws, create("hi")))[-1] == "completed"
+        served.signal(signal.SIGTERM)
+        assert await served.ended() == 0
+        rest = await served.rest()
+
+    assert "workers    2 processes" in served.report
+    assert f"chains     in the file {tmp_path}/c" in served.report
+    assert rest == ""
+
+
+async def test_a_chain_goes_on_at_the_worker_that_is_left_when_one_is_killed(
+    upstream: tuple[ScriptedApp, str], store: str
+) -> None:
+    """kill -9 in the middle of a turn of a loop: it goes on from the last turn that was completed, elsewhere."""
+    app, url = upstream
+    release = anyio.Event()
+    app.script(
+        [steps.tool_call("look", call_id="call_1")],
+        [steps.text("half", finish=False), steps.wait_for(release)],
+        [steps.text("whole")],
+        [steps.text("more")],
+    )
+    async with serve("--upstream", url, "--workers", "2", "--store", store) as served:
+        pid = served.process.pid
+        answer = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+        async with socket_at(served.socket_url, pid) as ws:
+            parent = id_of(await turn(ws, create("question")))
+            await ws.send(json.dumps(create([answer], previous_response_id=parent)))
+            while json.loads(await ws.recv())["type"] != "response.output_text.delta":
+                pass
+            lost = worker_at(ws, pid)
+            os.kill(lost, signal.SIGKILL)
+            with pytest.raises(ConnectionClosed) as closed:
+                await read_turn(ws)
+        assert closed.value.rcvd is None, "no close frame: it was cut off"
+        async with socket_at(served.socket_url, pid) as ws:
+            assert worker_at(ws, pid) != lost
+            again = await turn_when_stored(ws, create([answer], previous_response_id=parent))
+            after = await turn(ws, create("thanks", previous_response_id=id_of(again)))
+        await until(lambda: len(workers_of(pid)) == 2)
+        release.set()
+
+    assert [text_of(events[-1]) for events in (again, after)] == ["whole", "more"]
+    assert types_of(app.requests[2].body) == ["user", "function_call", "function_call_output"]
+    assert types_of(app.requests[3].body) == [
+        *("user", "function_call", "function_call_output", "assistant"),
+        "user",
+    ]
+
+
+@pytest.mark.slow
+async def test_a_restart_goes_from_worker_to_worker_while_turns_run(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this a deployment would cut off turns, or refuse who comes meanwhile."""
+    app, url = upstream
+    release = anyio.Event()
+    app.script(
+        lambda body: (
+            [steps.text("one", finish=False), steps.wait_for(release), steps.text("two")]
+            if "long" in json.dumps(body["input"])
+            else [steps.text("short")]
+        )
+    )
+    async with serve("--upstream", url, "--workers", "2", "--store", "memory") as served, AsyncExitStack() as sockets:
+        pid = served.process.pid
+        old = workers_of(pid)
+        long: list[Any] = []
+        for worker in old:
+            at_it = socket_at(served.socket_url, pid, lambda at, worker=worker: at == worker)
+            long.append(await sockets.enter_async_context(at_it))
+            await long[-1].send(json.dumps(create("long")))
+        await app.wait_requests(2)
+        served.signal(signal.SIGHUP)
+        # One has a successor and is still there: its turn runs.
+        await until(lambda: len(workers_of(pid)) == 3)
+        during = await sockets.enter_async_context(socket_at(served.socket_url, pid, lambda at: at not in old))
+        short = await turn(during, create("short"))
+        assert set(old) <= set(workers_of(pid)), "the other one waits for it"
+        release.set()
+        ends = [(await read_turn(ws))[-1] for ws in long]
+        for ws in long:
+            with pytest.raises(ConnectionClosed) as closed:
+                await ws.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1012
+        await until(lambda: len(workers_of(pid)) == 2 and not set(old) & set(workers_of(pid)))
+        assert kinds(await turn(during, create("short")))[-1] == "completed", "who came to a new one stays there"
+
+    assert all("two" in text_of(end) for end in ends)
+    assert text_of(short[-1]) == "short"
+
+
+@pytest.mark.slow
+async def test_nobody_is_refused_during_a_restart() -> None:
+    """Without this clients would meet a closed port, or a worker that takes them only to send them away."""
+    async with serve(*WITH_MEMORY) as served:
+        pid = served.process.pid
+        old = set(workers_of(pid))
+        served.signal(signal.SIGHUP)
+        ends: list[str] = []
+        while old & set(workers_of(pid)):
+            async with connect(served.socket_url) as ws:
+                try:
+                    end = (await turn(ws, create("hi", model="scripted")))[-1]
+                    ends.append(end["error"]["code"] if end["type"] == "error" else end["type"])
+                except ConnectionClosed as closed:
+                    ends.append(str(closed.rcvd and closed.rcvd.code))
+        # Some were open when their worker was told to end; those are told to connect again.
+        assert set(ends) <= {"response.completed", "server_is_overloaded", "1012"}
+        assert ends.count("response.completed") > len(ends) / 2
+
+
+@pytest.mark.slow
+async def test_sigterm_lets_the_turns_of_all_workers_end(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this each deployment would cut off the turns of all clients but one worker's."""
+    app, url = upstream
+    release = anyio.Event()
+    app.script(lambda _: [steps.text("one", finish=False), steps.wait_for(release), steps.text("two")])
+    async with serve("--upstream", url, "--workers", "2", "--store", "memory") as served, AsyncExitStack() as sockets:
+        pid = served.process.pid
+        long: list[Any] = []
+        for worker in workers_of(pid):
+            at_it = socket_at(served.socket_url, pid, lambda at, worker=worker: at == worker)
+            long.append(await sockets.enter_async_context(at_it))
+            await long[-1].send(json.dumps(create("long")))
+        await app.wait_requests(2)
+        served.signal(signal.SIGTERM)
+        await until(lambda: not listens(served))
+        release.set()
+        ends = [(await read_turn(ws))[-1] for ws in long]
+        assert await served.ended() == 0
+
+    assert all("two" in text_of(end) for end in ends)
+
+
+def listens(served: Served) -> bool:
+    """Whether somebody does at the port."""
+    port = int(served.url.removesuffix("/v1").rpartition(":")[2])
+    processes = [served.process.pid, *workers_of(served.process.pid)]
+    connections = [each for pid in processes for each in psutil.Process(pid).net_connections("tcp")]
+    return any(each.laddr.port == port and each.status == psutil.CONN_LISTEN for each in connections)
+
+
+@pytest.mark.slow
+async def test_a_second_ctrl_c_waits_for_no_worker(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this a person would have to look for the processes to kill them."""
+    app, url = upstream
+    app.script([steps.text("one", finish=False), steps.stall()])
+    async with serve("--upstream", url, "--workers", "2", "--store", "memory", "--grace", "600") as served:
+        pid = served.process.pid
+        async with socket_at(served.socket_url, pid) as ws:
+            await ws.send(json.dumps(create("hi")))
+            await app.wait_events(3)
+            workers = workers_of(pid)
+            served.signal(signal.SIGINT)
+            await until(lambda: not listens(served))
+            served.signal(signal.SIGINT)
+            assert await served.ended() == 1
+        assert not any(map(psutil.pid_exists, workers))
+
+
+@pytest.mark.slow
+async def test_workers_end_when_nobody_watches_over_them_any_more(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this a supervisor that is killed would leave processes behind that hold the port for ever."""
+    app, url = upstream
+    release = anyio.Event()
+    app.script([steps.text("one", finish=False), steps.wait_for(release), steps.text("two")])
+    async with serve("--upstream", url, "--workers", "2", "--store", "memory") as served:
+        pid = served.process.pid
+        async with socket_at(served.socket_url, pid) as ws:
+            await ws.send(json.dumps(create("hi")))
+            await app.wait_events(3)
+            workers = workers_of(pid)
+            served.signal(signal.SIGKILL)
+            release.set()
+            assert "two" in text_of((await read_turn(ws))[-1])
+        await until(lambda: not any(map(alive, workers)))
+        await served.ended()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--backend", "llama-cpp", "--gguf", "/nowhere"), "cannot read the model"),
+        (("--upstream", "http://localhost:1/v1", "--ssl-certfile", "/nowhere"), "the certificate or its key"),
+    ],
+)
+async def test_what_no_worker_can_do_is_said_once(options: tuple[str, ...], text: str) -> None:
+    """Without this a typing error would be told by each worker, for ever."""
+    with pytest.raises(AssertionError, match="it did not start") as failed:
+        async with serve(*options, "--workers", "3", "--store", "memory"):
+            pass
+
+    assert str(failed.value).count(text) == 1
+    assert "Traceback" not in str(failed.value)
+
+
+@pytest.mark.slow
+async def test_a_terminal_that_is_closed_ends_it() -> None:
+    """Without this a closed window would be taken for the order to restart, and leave a server behind that nobody sees."""
+    ours, theirs = pty.openpty()
+    async with serve(*WITH_MEMORY, stdin=theirs) as served:
+        os.close(theirs)
+        os.close(ours)
+        served.signal(signal.SIGHUP)
+        assert await served.ended() == 0

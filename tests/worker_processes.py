@@ -1,0 +1,86 @@
+"""Which of several worker processes does what, seen from outside: by the kernel's tables."""
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import psutil
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+
+from ws_responses.testing.socket import TERMINAL_TYPES
+
+PATIENCE_S = 30.0
+KEY = {"Authorization": "Bearer mine"}
+
+
+def workers_of(pid: int) -> list[int]:
+    """The workers of a supervisor."""
+    return [
+        child.pid
+        for child in psutil.Process(pid).children()
+        if child.status() != psutil.STATUS_ZOMBIE
+        and "multiprocessing.resource_tracker" not in " ".join(child.cmdline())
+    ]
+
+
+def worker_at(ws: ClientConnection, pid: int) -> int:
+    """The worker that holds the other end of a socket."""
+    ours = ws.local_address[1]
+    for worker in workers_of(pid):
+        if any(each.raddr and each.raddr.port == ours for each in psutil.Process(worker).net_connections("tcp")):
+            return worker
+    raise AssertionError("no worker holds this socket")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return when something holds."""
+    with anyio.fail_after(PATIENCE_S):
+        while not holds():
+            await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def socket_at(
+    url: str, pid: int, accept: Callable[[int], bool] = lambda _: True, **headers: str
+) -> AsyncGenerator[ClientConnection]:
+    """A socket at a worker that suits: the kernel gives them out as it likes."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                ws = await connect(url, additional_headers=headers or KEY)
+            except InvalidStatus:
+                continue  # one that is about to end
+            if accept(worker_at(ws, pid)):
+                break
+            await ws.close()
+    async with ws:
+        yield ws
+
+
+async def turn(ws: ClientConnection, frame: dict[str, Any]) -> list[Any]:
+    """Send a frame; return the events of its turn."""
+    await ws.send(json.dumps(frame))
+    return await read_turn(ws)
+
+
+async def read_turn(ws: ClientConnection) -> list[Any]:
+    """Return the events of a turn, or what is left of them."""
+    events: list[Any] = []
+    with anyio.fail_after(PATIENCE_S):
+        while not events or events[-1]["type"] not in TERMINAL_TYPES:
+            events.append(json.loads(await ws.recv()))
+    return events
+
+
+async def turn_when_stored(ws: ClientConnection, frame: dict[str, Any]) -> list[Any]:
+    """Take a turn whose parent may still be on its way to the store."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            events = await turn(ws, frame)
+            if events[-1]["type"] != "error":
+                return events
+            assert events[-1]["error"]["code"] == "previous_response_not_found", events
