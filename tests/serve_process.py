@@ -96,14 +96,20 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(*arguments: str, stdin: int | None = None, **environment: str) -> AsyncIterator[Served]:
+async def serve(*arguments: str, **environment: str) -> AsyncIterator[Served]:
     """Start a server; end it, if the test has not.
 
     Args:
         arguments: Of the command line, without ``--port``.
-        stdin: Descriptor of its standard input; by default it has that of the tests.
         environment: Variables that it gets.
     """
+    async with serve_at(None, *arguments, **environment) as served:
+        yield served
+
+
+@asynccontextmanager
+async def serve_at(stdin: int | None, *arguments: str, **environment: str) -> AsyncIterator[Served]:
+    """The same, with a standard input of its own."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WS_RESPONSES_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "ws_responses", "serve", "--port", "0", *arguments),

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from ws_responses import Limits
 from ws_responses.chat.command import chat_parser
 from ws_responses.command_line import UsageError
 from ws_responses.serve import arguments, command
+from ws_responses.serve.chains import describe
+from ws_responses.serve.channel import receive_options, send_options
 from ws_responses.serve.options import ServeOptions, parse
 
 UPSTREAM = ("--upstream", "http://localhost:8000/v1")
@@ -63,6 +66,49 @@ def test_limits_are_named_as_in_the_reference() -> None:
     )
 
 
+def test_several_workers_share_a_store_or_are_told_that_they_do_not() -> None:
+    """Without this every other reconnect would find nothing of its own, and nobody would know why."""
+    alone = parsed()
+    shared = parsed("--workers", "3", "--store-fails", "closed", "--durable", WS_RESPONSES_STORE="redis://:pw@host:1/2")
+    each = parsed("--workers", "3", "--store", "memory", WS_RESPONSES_STORE="redis://host")
+
+    assert (alone.workers, alone.chains.store, describe(alone.chains, 1)) == (1, None, None)
+    assert (shared.workers, shared.chains.store) == (3, "redis://:pw@host:1/2")
+    assert (shared.chains.fails_closed, shared.chains.durable) == (True, True)
+    assert describe(shared.chains, 3) == "in Redis at host:1"
+    assert each.chains.store is None
+    assert describe(each.chains, 3) == "in the memory of each worker: no other one knows them"
+
+
+def test_the_key_of_tenants_is_drawn_unless_it_is_given() -> None:
+    """Without this hosts could not agree on one, or a default would let anybody reckon whose chains are whose."""
+    first, second = parsed(), parsed()
+    given = [parsed(WS_RESPONSES_TENANT_KEY="0123456789abcdef").chains for _ in range(2)]
+
+    assert first.chains.tenant_key != second.chains.tenant_key
+    assert given[0] == given[1]
+    assert given[0].tenant_key == b"0123456789abcdef"
+    assert len(given[0].compaction_key) == 32
+    with pytest.raises(UsageError, match="WS_RESPONSES_TENANT_KEY must have at least 16 characters") as caught:
+        parsed(WS_RESPONSES_TENANT_KEY="0123456789")
+    assert "0123" not in str(caught.value)
+
+
+def test_workers_are_told_all_of_the_options() -> None:
+    """Without this an option could be lost on the way to a worker, or a new one could not be told at all."""
+    options = parsed(
+        *("--workers", "2", "--store", "sqlite:f", "--on-disconnect", "1.5", "--limit", "idle_timeout_s=none"),
+        *("--allowed-origin", "*", "--api-key", "k", "--upstream-header", "a: b", "--path", "/a", "--path", "/b"),
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send_options(ours, options)
+        assert receive_options(theirs) == options
+        ours.close()
+        with pytest.raises(EOFError):
+            receive_options(theirs)
+
+
 def test_headers_for_the_upstream_keep_their_colons() -> None:
     """Without this a header such as a URL would be cut."""
     options = parsed("--upstream-header", "X-Url: http://a:1", "--upstream-header", "api-key:k")
@@ -98,6 +144,13 @@ def test_headers_for_the_upstream_keep_their_colons() -> None:
         ([*UPSTREAM, "--open", "--api-key", "k"], "--open and --api-key contradict each other"),
         ([*UPSTREAM, "--ssl-keyfile", "k"], "--ssl-keyfile needs --ssl-certfile"),
         ([*UPSTREAM, "--upstream-header", "x"], "--upstream-header takes 'NAME: VALUE'"),
+        ([*UPSTREAM, "--workers", "0"], "--workers: must be a whole number above 0"),
+        ([*UPSTREAM, "--workers", "2"], "--workers 2 needs a store"),
+        ([*UPSTREAM, "--store", "sqlite:"], "needs the name of a file"),
+        ([*UPSTREAM, "--store", "sqlite::memory:"], "needs the name of a file"),
+        ([*UPSTREAM, "--store", "chains.db"], "--store takes sqlite:FILE, redis://HOST:PORT/DB"),
+        ([*UPSTREAM, "--store-fails", "closed"], "--store-fails goes with --store"),
+        ([*UPSTREAM, "--store", "memory", "--durable"], "--durable goes with --store"),
     ],
 )
 def test_what_cannot_be_followed_is_named(arguments: list[str], text: str) -> None:
@@ -114,7 +167,13 @@ def test_open_contradicts_a_key_of_the_environment_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--api-key", "secret key"], ["--api-key", "secrét"], ["--upstream-header", "secret"]]
+    "arguments",
+    [
+        ["--api-key", "secret key"],
+        ["--api-key", "secrét"],
+        ["--upstream-header", "secret"],
+        ["--store", "reddis://:secret@host"],
+    ],
 )
 def test_a_key_that_is_wrong_is_not_repeated(arguments: list[str]) -> None:
     """Without this a typing error would put a key into a log."""
@@ -156,8 +215,6 @@ def test_it_refuses_to_start_with_one_clear_line(
 
 def test_a_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Without this a second server would end in a traceback."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert command.main([*UPSTREAM, "--port", str(port)]) == 2

@@ -6,6 +6,8 @@ import pty
 import signal
 from collections.abc import AsyncIterator, Generator
 from contextlib import AsyncExitStack
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pytest
 
 from tests.adapters.proxy_servers import running
 from tests.conftest import require
-from tests.serve_process import PATIENCE_S, Served, serve
+from tests.serve_process import PATIENCE_S, Served, serve, serve_at, serve_here
 from tests.shell import create, id_of, kinds, text_of, types_of
 from tests.worker_processes import (
+    KEY,
+    LOOK_S,
     read_turn,
     socket_at,
     turn,
@@ -70,7 +74,7 @@ async def test_one_socket_two_processes_one_report(upstream: tuple[ScriptedApp, 
         async with AsyncExitStack() as sockets:
             for worker in (first, second):
                 ws = await sockets.enter_async_context(
-                    socket_at(served.socket_url, served.process.pid, lambda at, worker=worker: at == worker)
+                    socket_at(served.socket_url, served.process.pid, partial(eq, worker))
                 )
                 assert kinds(await turn(ws, create("hi")))[-1] == "completed"
         served.signal(signal.SIGTERM)
@@ -122,6 +126,81 @@ async def test_a_chain_goes_on_at_the_worker_that_is_left_when_one_is_killed(
     ]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+async def test_with_durable_a_worker_that_is_killed_takes_no_turn_along_whose_end_was_seen(
+    upstream: tuple[ScriptedApp, str], durable: bool
+) -> None:
+    """The store is slow, and the kill comes as soon as the terminal frame has: without the option that turn is lost."""
+    from tests.adapters.redis_server import RedisServer
+
+    app, url = upstream
+    options = ("--workers", "2", *(["--durable"] if durable else []))
+    with RedisServer("redis") as server, server.client() as control:
+        async with serve("--upstream", url, *options, "--store", server.url) as served:
+            pid = served.process.pid
+            async with socket_at(served.socket_url, pid) as ws:
+                parent = id_of(await turn(ws, create("one")))
+                await until(lambda: control.dbsize() > 0)
+                control.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+                await ws.send(json.dumps(create("two", previous_response_id=parent)))
+                if durable:
+                    await app.wait_requests(2)
+                    await app.wait_idle()
+                    control.execute_command("CLIENT", "UNPAUSE")
+                last = id_of(await read_turn(ws))
+                os.kill(worker_at(ws, pid), signal.SIGKILL)
+                await ws.wait_closed()
+            control.execute_command("CLIENT", "UNPAUSE")
+            async with socket_at(served.socket_url, pid) as ws:
+                end = (await turn(ws, create("three", previous_response_id=last)))[-1]
+
+    assert end["type"] == ("response.completed" if durable else "error")
+    assert len(app.requests[-1].input) == (5 if durable else 3)
+
+
+async def test_the_other_worker_reads_a_chain_once(upstream: tuple[ScriptedApp, str]) -> None:
+    """The first turn there loads it; the turns after it cost the store what is new, as they did where it began."""
+    from tests.adapters.redis_server import RedisServer
+
+    app, url = upstream
+    with RedisServer("redis") as server, server.client() as control:
+        async with serve("--upstream", url, "--workers", "2", "--durable", "--store", server.url) as served:
+            pid = served.process.pid
+            parent = None
+            async with socket_at(served.socket_url, pid) as ws:
+                for number in range(12):
+                    parent = id_of(await turn(ws, create(f"{number}", previous_response_id=parent)))
+                first = worker_at(ws, pid)
+            out: list[int] = []
+            async with socket_at(served.socket_url, pid, lambda at: at != first) as ws:
+                for number in range(12, 16):
+                    before = control.info("stats")["total_net_output_bytes"]
+                    parent = id_of(await turn(ws, create(f"{number}", previous_response_id=parent)))
+                    out.append(control.info("stats")["total_net_output_bytes"] - before)
+
+    assert [len(request.input) for request in app.requests] == [2 * number + 1 for number in range(16)]
+    assert out[0] > min(out) + 1000, "the chain"
+    assert max(out[1:]) < min(out) + 1000, "its end"
+
+
+async def test_a_later_run_with_the_same_key_goes_on(upstream: tuple[ScriptedApp, str], tmp_path: Path) -> None:
+    """A deployment that starts anew on the same file finds what was stored; one with another key of tenants does not."""
+    _, url = upstream
+    options = ("--upstream", url, "--store", f"sqlite:{tmp_path}/c")
+    parent = None
+    ends: list[Any] = []
+    for key in ("a key of sixteen characters", "a key of sixteen characters", "another one, of nobody here"):
+        async with (
+            serve_here(*options, WS_RESPONSES_TENANT_KEY=key) as served,
+            connect(served.socket_url, additional_headers=KEY) as ws,
+        ):
+            ends.append((await turn(ws, create("hi", previous_response_id=parent)))[-1])
+            parent = ends[0]["response"]["id"]
+        assert "found by this run only" not in served.report
+
+    assert [end["type"] for end in ends] == ["response.completed", "response.completed", "error"]
+
+
 @pytest.mark.slow
 async def test_a_restart_goes_from_worker_to_worker_while_turns_run(upstream: tuple[ScriptedApp, str]) -> None:
     """Without this a deployment would cut off turns, or refuse who comes meanwhile."""
@@ -139,7 +218,7 @@ async def test_a_restart_goes_from_worker_to_worker_while_turns_run(upstream: tu
         old = workers_of(pid)
         long: list[Any] = []
         for worker in old:
-            at_it = socket_at(served.socket_url, pid, lambda at, worker=worker: at == worker)
+            at_it = socket_at(served.socket_url, pid, partial(eq, worker))
             long.append(await sockets.enter_async_context(at_it))
             await long[-1].send(json.dumps(create("long")))
         await app.wait_requests(2)
@@ -178,6 +257,7 @@ async def test_nobody_is_refused_during_a_restart() -> None:
                     ends.append(end["error"]["code"] if end["type"] == "error" else end["type"])
                 except ConnectionClosed as closed:
                     ends.append(str(closed.rcvd and closed.rcvd.code))
+            await anyio.sleep(LOOK_S)
         # Some were open when their worker was told to end; those are told to connect again.
         assert set(ends) <= {"response.completed", "server_is_overloaded", "1012"}
         assert ends.count("response.completed") > len(ends) / 2
@@ -193,7 +273,7 @@ async def test_sigterm_lets_the_turns_of_all_workers_end(upstream: tuple[Scripte
         pid = served.process.pid
         long: list[Any] = []
         for worker in workers_of(pid):
-            at_it = socket_at(served.socket_url, pid, lambda at, worker=worker: at == worker)
+            at_it = socket_at(served.socket_url, pid, partial(eq, worker))
             long.append(await sockets.enter_async_context(at_it))
             await long[-1].send(json.dumps(create("long")))
         await app.wait_requests(2)
@@ -279,7 +359,7 @@ async def test_what_no_worker_can_do_is_said_once(options: tuple[str, ...], text
 async def test_a_terminal_that_is_closed_ends_it() -> None:
     """Without this a closed window would be taken for the order to restart, and leave a server behind that nobody sees."""
     ours, theirs = pty.openpty()
-    async with serve(*WITH_MEMORY, stdin=theirs) as served:
+    async with serve_at(theirs, *WITH_MEMORY) as served:
         os.close(theirs)
         os.close(ours)
         served.signal(signal.SIGHUP)

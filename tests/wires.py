@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from tests.shell import KEY
@@ -12,7 +13,13 @@ from ws_responses._types import ASGIApp, Message
 class Wire:
     """One call of the app by a server: a socket, or a POST."""
 
-    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop, body: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        loop: asyncio.AbstractEventLoop,
+        body: dict[str, Any] | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (KEY,),
+    ) -> None:
         self.frames: list[dict[str, Any]] = []
         self.gone = False
         self._inbox: deque[Message] = deque()
@@ -23,7 +30,7 @@ class Wire:
             "raw_path": b"/v1/responses",
             "root_path": "",
             "query_string": b"",
-            "headers": [KEY, (b"host", b"test")],
+            "headers": [*headers, (b"host", b"test")],
             "scheme": "ws",
             "http_version": "1.1",
             "subprotocols": [],

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import psutil
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
@@ -14,6 +13,8 @@ from websockets.exceptions import InvalidStatus
 from ws_responses.testing.socket import TERMINAL_TYPES
 
 PATIENCE_S = 30.0
+LOOK_S = 0.02
+"""Between two looks at what other processes do: they need the processor meanwhile."""
 KEY = {"Authorization": "Bearer mine"}
 
 
@@ -31,7 +32,7 @@ def worker_at(ws: ClientConnection, pid: int) -> int:
     """The worker that holds the other end of a socket."""
     ours = ws.local_address[1]
     for worker in workers_of(pid):
-        if any(each.raddr and each.raddr.port == ours for each in psutil.Process(worker).net_connections("tcp")):
+        if any(each.raddr[1:] == (ours,) for each in psutil.Process(worker).net_connections("tcp")):
             return worker
     raise AssertionError("no worker holds this socket")
 
@@ -39,8 +40,8 @@ def worker_at(ws: ClientConnection, pid: int) -> int:
 async def until(holds: Callable[[], bool]) -> None:
     """Return when something holds."""
     with anyio.fail_after(PATIENCE_S):
-        while not holds():
-            await anyio.lowlevel.checkpoint()
+        while not holds():  # noqa: ASYNC110 - nobody tells
+            await anyio.sleep(LOOK_S)
 
 
 @asynccontextmanager
@@ -53,7 +54,8 @@ async def socket_at(
             try:
                 ws = await connect(url, additional_headers=headers or KEY)
             except InvalidStatus:
-                continue  # one that is about to end
+                await anyio.sleep(LOOK_S)  # one that is about to end
+                continue
             if accept(worker_at(ws, pid)):
                 break
             await ws.close()

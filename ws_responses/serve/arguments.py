@@ -173,6 +173,9 @@ def _add_workers(made: argparse.ArgumentParser) -> None:
         choices=("closed", "miss"),
         help="while the store is down: answer that there is no such response (miss, the default), or 503 (closed)",
     )
+    group.add_argument(
+        "--durable", action="store_true", help="end a turn that is to be stored only when the store has it"
+    )
 
 
 def _on_disconnect(text: str) -> Literal["cancel"] | float:

@@ -26,12 +26,14 @@ class ChainOptions(Struct, frozen=True, kw_only=True):
     Attributes:
         store: Name of the shared store; None for the memory of each process.
         fails_closed: A turn whose parent cannot be read is refused, instead of told that there is none.
+        durable: A turn that is to be stored ends when the store has it.
         tenant_key: Key of the hash that names tenants; the same in all workers.
         key_is_given: It comes from the operator, so that other hosts and later runs have the same.
     """
 
     store: str | None
     fails_closed: bool
+    durable: bool
     tenant_key: bytes
     key_is_given: bool
 
@@ -56,14 +58,16 @@ def chain_options(given: argparse.Namespace, environment: Mapping[str, str]) -> 
     store = None if named in (None, _MEMORY) else named
     if store is not None:
         _check(store)
-    if given.store_fails and store is None:
-        raise UsageError("--store-fails goes with --store sqlite:FILE or redis://HOST only")
+    for name, value in (("--store-fails", given.store_fails), ("--durable", given.durable)):
+        if value and store is None:
+            raise UsageError(f"{name} goes with --store sqlite:FILE or redis://HOST only")
     key = environment.get(TENANT_KEY) or None
     if key is not None and len(key) < _MIN_KEY_CHARS:
         raise UsageError(f"{TENANT_KEY} must have at least {_MIN_KEY_CHARS} characters")
     return ChainOptions(
         store=store,
         fails_closed=given.store_fails == "closed",
+        durable=given.durable,
         tenant_key=secrets.token_bytes(32) if key is None else key.encode("utf-8", "surrogateescape"),
         key_is_given=key is not None,
     )

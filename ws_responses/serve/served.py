@@ -45,6 +45,7 @@ def shared_options(options: ServeOptions) -> dict[str, Any]:
     mode = options.mode
     return {
         "store": open_store(options.chains) or "memory",
+        "durable": options.chains.durable,
         "tenant_key": options.chains.tenant_key,
         "path": mode.paths,
         "complete_response": mode.complete_response,
