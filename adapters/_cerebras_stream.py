@@ -1,31 +1,22 @@
 """Reads the answers of Cerebras: bytes in, deltas out, without any I/O."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from typing import Final
 
 import msgspec
-from msgspec import Struct
 
-from ws_responses.adapters._chunks import DONE, ChunkReader, UsageObject, decoded, reported_error
+from ws_responses.adapters._chunks import DONE, Chunk, ChunkReader, CompletionChoice
 from ws_responses.backends import Delta
 from ws_responses.upstreams.sse import SSEDecoder, usual_events
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
 
-class _Choice(Struct, gc=False):
-    text: str | None = None
-    tokens: list[int] | None = None
-    finish_reason: str | None = None
+class _Choice(CompletionChoice, gc=False):
+    token_ids: list[int] | None = msgspec.field(default=None, name="tokens")
 
 
-class _Chunk(Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: UsageObject | None = None
-    service_tier: str | None = None
-
-
-_DECODER: Final = msgspec.json.Decoder(_Chunk)
+_DECODER: Final = msgspec.json.Decoder(Chunk[_Choice])
 
 
 class TokenReader(ChunkReader):
@@ -53,22 +44,12 @@ class TokenReader(ChunkReader):
     def read(self, event: bytes) -> Delta | None:
         if self.cut:
             return None
-        try:
-            chunk = _DECODER.decode(event)
-        except msgspec.DecodeError:
-            chunk = cast("_Chunk", decoded(_DECODER, event))
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-        if chunk.service_tier is not None:
-            self.service_tier = chunk.service_tier
-        if not chunk.choices:
-            if chunk.usage is None and (error := reported_error(event)) is not None:
-                raise error
+        choice = self.choice_of(_DECODER, event)
+        if choice is None:
             return None
-        choice = chunk.choices[0]
         if choice.finish_reason is not None:
             self.finished(choice.finish_reason, event)
-        return self._sampled(choice.text or "", choice.tokens or ())
+        return self._sampled(choice.text or "", choice.token_ids or ())
 
     def _sampled(self, text: str, ids: Sequence[int]) -> Delta | None:
         if not text and not ids:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -87,6 +87,25 @@ def used(answer: bytes) -> Usage:
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
+ChoiceT = TypeVar("ChoiceT")
+ChunkT = TypeVar("ChunkT")
+
+
+class Chunk(Struct, Generic[ChoiceT], gc=False):
+    """A chunk, whatever its choices are; only the first one is read, since no more are asked for."""
+
+    choices: list[ChoiceT] | None = None
+    usage: UsageObject | None = None
+    service_tier: str | None = None
+
+
+class CompletionChoice(Struct, gc=False):
+    """A choice of completions, by the names of vLLM."""
+
+    text: str | None = None
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+
 
 class ChunkReader(ABC):
     """Reads the chunks of one generation.
@@ -133,6 +152,26 @@ class ChunkReader(ABC):
             service_tier=self.service_tier,
         )
 
+    def choice_of(self, decoder: "msgspec.json.Decoder[Chunk[ChoiceT]]", event: bytes) -> ChoiceT | None:
+        """Take note of what a chunk tells beside its choice, and return that; None if it has none.
+
+        Raises:
+            WireError: It is an error, or no chunk.
+        """
+        try:
+            chunk = decoder.decode(event)
+        except msgspec.DecodeError:
+            chunk = decoded(decoder, event)
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        if chunk.service_tier is not None:
+            self.service_tier = chunk.service_tier
+        if chunk.choices:
+            return chunk.choices[0]
+        if chunk.usage is None and (error := reported_error(event)) is not None:
+            raise error
+        return None
+
     def finished(self, reason: str, event: bytes) -> None:
         """Take note of the service's word for the end.
 
@@ -146,7 +185,7 @@ class ChunkReader(ABC):
         self.finish = _FINISHES.get(reason, "stop")
 
 
-def decoded(decoder: "msgspec.json.Decoder[Any]", event: bytes) -> Any:
+def decoded(decoder: "msgspec.json.Decoder[ChunkT]", event: bytes) -> ChunkT:
     """Decode what the plain way could not: text that is no Unicode, or no text at all.
 
     Raises:

@@ -1,27 +1,13 @@
 """Reads the chunks of completions, without any I/O."""
 
-from typing import Final, cast
+from typing import Final
 
 import msgspec
-from msgspec import Struct
 
-from ws_responses.adapters._chunks import ChunkReader, UsageObject, decoded, reported_error
+from ws_responses.adapters._chunks import Chunk, ChunkReader, CompletionChoice
 from ws_responses.backends import Delta
 
-
-class _Choice(Struct, gc=False):
-    text: str | None = None
-    token_ids: list[int] | None = None
-    finish_reason: str | None = None
-
-
-class _Chunk(Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: UsageObject | None = None
-    service_tier: str | None = None
-
-
-_DECODER: Final = msgspec.json.Decoder(_Chunk)
+_DECODER: Final = msgspec.json.Decoder(Chunk[CompletionChoice])
 
 
 class CompletionReader(ChunkReader):
@@ -40,19 +26,9 @@ class CompletionReader(ChunkReader):
         self._lost = False
 
     def read(self, event: bytes) -> Delta | None:
-        try:
-            chunk = _DECODER.decode(event)
-        except msgspec.DecodeError:
-            chunk = cast("_Chunk", decoded(_DECODER, event))
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-        if chunk.service_tier is not None:
-            self.service_tier = chunk.service_tier
-        if not chunk.choices:
-            if chunk.usage is None and (error := reported_error(event)) is not None:
-                raise error
+        choice = self.choice_of(_DECODER, event)
+        if choice is None:
             return None
-        choice = chunk.choices[0]
         if choice.finish_reason is not None:
             self.finished(choice.finish_reason, event)
         text, ids = choice.text or "", choice.token_ids or ()

@@ -4,12 +4,12 @@ For asyncio only, because aiohttp is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from ws_responses.adapters._chunks import ChunkReader, UsageObject, decoded, reported_error
+from ws_responses.adapters._chunks import Chunk, ChunkReader
 from ws_responses.adapters._event_stream import HttpLimits
 from ws_responses.adapters._openai import HttpBackend
 from ws_responses.backends import (
@@ -159,13 +159,7 @@ class _Choice(Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _Chunk(Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: UsageObject | None = None
-    service_tier: str | None = None
-
-
-_DECODER: Final = msgspec.json.Decoder(_Chunk)
+_DECODER: Final = msgspec.json.Decoder(Chunk[_Choice])
 _NO_MESSAGE: Final = _Message()
 
 
@@ -180,18 +174,9 @@ class ChatReader(ChunkReader):
         self._calls = 0
 
     def read(self, event: bytes) -> Delta | None:
-        try:
-            chunk = _DECODER.decode(event)
-        except msgspec.DecodeError:
-            chunk = cast("_Chunk", decoded(_DECODER, event))
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-        if chunk.service_tier is not None:
-            self.service_tier = chunk.service_tier
-        if not chunk.choices:
-            self._look_for_error(chunk, event)
+        choice = self.choice_of(_DECODER, event)
+        if choice is None:
             return None
-        choice = chunk.choices[0]
         message = choice.delta or _NO_MESSAGE
         if choice.finish_reason is not None:
             self.finished(choice.finish_reason, event)
@@ -232,8 +217,3 @@ class ChatReader(ChunkReader):
             known = self._places[call.index] = (self._calls, call.id or None)
             self._calls += 1
         return known[0]
-
-    @staticmethod
-    def _look_for_error(chunk: _Chunk, event: bytes) -> None:
-        if chunk.usage is None and (error := reported_error(event)) is not None:
-            raise error

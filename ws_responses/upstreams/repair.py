@@ -45,6 +45,12 @@ _KNOWN: Final = tuple(f'{{"type":"{kind}"' for kind in sorted(VERBATIM) if kind.
 """How the deltas begin that Open Responses has under the same name, as an upstream of ours writes them."""
 
 
+_NEVER_PLAIN: Final = tuple(
+    f'{{"type":"{kind}"'.encode() for kind in sorted(events.LIFECYCLE | events.TERMINAL | {events.ITEM_DONE})
+)
+"""How the events begin, as most apps write them, that hold a whole response or item."""
+
+
 class TurnEnd(Struct, frozen=True):
     """How the upstream ended a turn.
 
@@ -210,6 +216,8 @@ class TurnStream:
 
     def plain(self, payload: bytes) -> bytes | None:
         """Return the frame of an event that lacks nothing, None if ``feed`` has to look at it."""
+        if payload.startswith(_NEVER_PLAIN):
+            return None  # a large object, which need not be read twice
         try:
             head = decode_plain_head(payload)
         except (msgspec.DecodeError, RecursionError):
