@@ -15,6 +15,7 @@ from ws_responses.flag import Flag
 from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused
 from ws_responses.outbox import Outbox
+from ws_responses.protocol import injecting
 from ws_responses.protocol.events import ResponseCreate, encode_error
 from ws_responses.protocol.session import (
     AbortTurn,
@@ -163,6 +164,7 @@ class Connection:
             lanes=settings.profile == "openai",
             steer_ids=registry.new_steer_id,
             appends=self._rolls,
+            injects=self._takes_injections(upstream),
         )
         self.steering = self._steering_of(upstream)
         self.writer = Writer(send, self.clock.now)
@@ -191,6 +193,14 @@ class Connection:
         if self.settings.profile != "openai" or self.handshake.scope["type"] == "http":
             return None
         return "native" if getattr(upstream, "steers", False) else self.settings.steering
+
+    def _takes_injections(self, upstream: Upstream) -> bool:
+        """Whether its responses can take tool outputs while they run: the client asks for it, and the upstream can wait."""
+        if self.settings.profile != "openai" or self.handshake.scope["type"] == "http":
+            return False
+        return getattr(upstream, "injects", False) and injecting.is_served(
+            self.handshake.headers.get("openai-beta", "")
+        )
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -380,7 +390,8 @@ class Connection:
         if turn.pin is None:
             self._pin_fork(turn)
         self._unpin_fork(turn, keep=True)
-        run = RolloutRun(self, turn) if self._rolls and not turn.create.warm_up else TurnRun(self, turn)
+        rolls = turn.injects or (self._rolls and not turn.create.warm_up)
+        run = RolloutRun(self, turn) if rolls else TurnRun(self, turn)
         self._runs[run] = None
         self._by_turn[turn] = run
         # Each turn gets its own copy of the upgrade's context, whoever starts it: nothing leaks from turn to turn.

@@ -127,6 +127,7 @@ class RolloutRun(TurnRun):
         self._joined = cast("RolloutStream", self.stream)
         self._joined.joins_itself = bool(getattr(connection.upstream, "rolls", False))
         self.info.is_rollout = True
+        self.info.injects = turn.injects
         self._body: dict[str, Raw] = {}
         self._bound: int | None = None
         self._step: Step | None = None
@@ -238,7 +239,7 @@ class RolloutRun(TurnRun):
         self.info = info = CurrentTurn(last.id, create, last.tenant, last.principal)
         info.parent = self._parent
         info.encoded_delta = items
-        info.is_rollout = True
+        info.is_rollout, info.injects = True, last.injects
         info.interned_tools, info.interned_instructions = last.interned_tools, last.interned_instructions
         info.response_id = last.response_id
         info.route, info.route_reused = last.route, last.route_reused
@@ -302,13 +303,20 @@ class RolloutRun(TurnRun):
         self.info.usage_so_far = None
         self.info.kept = None
         step.close()
-        written = self._write(self._joined.block(end, required))
+        if self.turn.injects:
+            self._joined.pause(end)
+            written = None
+        else:
+            written = self._write(self._joined.block(end, required))
         self._numbered = False
         checked = connection.settings.open_calls == "check"
-        connection.session.turn_blocked(self.turn, node.record.calls, connection.clock.now(), checked=checked)
+        now = connection.clock.now()
+        actions = connection.session.turn_blocked(self.turn, node.record.calls, now, checked=checked)
         connection.trail(step)
         connection.look_soon()
-        await written
+        connection.perform(actions)
+        if written is not None:
+            await written
 
     async def _let_go(self) -> None:
         """End it as it is, with its calls open: like any response that calls tools, it can be continued by a create."""

@@ -30,6 +30,15 @@ class Steering:
 
 
 @dataclass(frozen=True)
+class Injecting:
+    """The frame injects into a response; ``good`` if it holds outputs of tools only."""
+
+    target: str
+    input: Any
+    good: bool
+
+
+@dataclass(frozen=True)
 class Cancelling:
     """The frame cancels a response, or all of a lane if ``response_id`` is None."""
 
@@ -77,7 +86,9 @@ TYPES: dict[str, tuple[type, ...]] = {
 NOT_FOR_THE_APP = {"type", "stream_id", "generate", "stream", "stream_options", "background"}
 
 
-def read_frame(data: str | bytes, *, cancels: bool = False) -> Refusal | Ignored | Create | Steering | Cancelling:
+def read_frame(
+    data: str | bytes, *, cancels: bool = False
+) -> Refusal | Ignored | Create | Steering | Cancelling | Injecting:
     """Judge one frame; ``cancels`` if the extension is on."""
     try:
         frame = decoded(data)
@@ -92,6 +103,8 @@ def read_frame(data: str | bytes, *, cancels: bool = False) -> Refusal | Ignored
         return Ignored()
     if kind == "response.steer":
         return _steering(frame)
+    if kind == "response.inject":
+        return _injecting(frame)
     if "stream_id" in frame and not is_lane_name(frame["stream_id"]):
         return Refusal("invalid_stream_id", "stream_id")
     lane = frame.get("stream_id")
@@ -113,6 +126,19 @@ def _steering(frame: dict[str, Any]) -> Refusal | Steering:
     given = frame["input"]
     good = isinstance(given, str) or (isinstance(given, list) and bool(given) and all(map(is_user_message, given)))
     return Steering(target, given, good=good and set(frame) == {"type", "previous_response_id", "input"})
+
+
+def _injecting(frame: dict[str, Any]) -> Refusal | Injecting:
+    target, given = frame.get("response_id"), frame.get("input")
+    if not isinstance(target, str) or not 0 < len(target) <= 2048:
+        return Refusal("invalid_request", "response_id")
+    if not isinstance(given, list):
+        return Refusal("invalid_request", "input")
+    others = [name for name in frame if name not in ("type", "response_id", "input")]
+    if others:
+        return Refusal("invalid_request", others[0])
+    good = bool(given) and all(isinstance(item, dict) and item.get("type") == "function_call_output" for item in given)
+    return Injecting(target, given, good)
 
 
 def _cancelling(frame: dict[str, Any], lane: str | None) -> Refusal | Cancelling:

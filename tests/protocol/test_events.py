@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.protocol.reference import Create, Ignored, Refusal, Steering, read_frame
+from tests.protocol.reference import Create, Ignored, Injecting, Refusal, Steering, read_frame
 from ws_responses.errors import InvalidRequest, MalformedFrame, WireError
 from ws_responses.limits import Limits
 from ws_responses.protocol import events
@@ -87,6 +87,14 @@ def test_a_frame_means_what_the_protocol_says(frame: str) -> None:
         told = json.loads(action.frame)
         assert told["error"]["code"] == ("response_not_found" if expected.good else "invalid_input")
         assert told["steer"] == {"previous_response_id": expected.target, "input": expected.input}
+    elif isinstance(expected, Injecting):
+        (action,) = actions
+        assert isinstance(action, Send)
+        told = json.loads(action.frame)
+        assert told["type"] == "response.inject.failed"
+        assert told["error"].keys() == {"code", "message"}
+        assert told["error"]["code"] == "response_not_found"
+        assert (told["response_id"], told["input"]) == (expected.target, expected.input)
     elif frame.strip(" \t\r\n").startswith("{"):
         assert refusal(actions) == expected
     else:  # what is no object need not be read to its end

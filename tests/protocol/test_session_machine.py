@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.protocol.reference import Cancelling, Create, Ignored, Refusal, Steering, read_frame
+from tests.protocol.reference import Cancelling, Create, Ignored, Injecting, Refusal, Steering, read_frame
 from ws_responses.errors import (
     Forbidden,
     LocalProtocolError,
@@ -20,6 +20,7 @@ from ws_responses.errors import (
     WireError,
 )
 from ws_responses.limits import Limits
+from ws_responses.protocol.calls import CallState, OpenCall
 from ws_responses.protocol.events import decode_members
 from ws_responses.protocol.session import (
     AbortTurn,
@@ -29,6 +30,7 @@ from ws_responses.protocol.session import (
     DropTurn,
     EndEarly,
     KeepAlive,
+    ResumeTurn,
     Send,
     Session,
     SessionPhase,
@@ -82,6 +84,9 @@ class Known:
     warm_up: bool = False
     given: Any = None
     response: str | None = None
+    injects: bool = False
+    open_calls: list[str] | None = None
+    injected: list[tuple[list[str], int]] = field(default_factory=list)
     steers: list[Submitted] = field(default_factory=list)
     carried: list[Submitted] = field(default_factory=list)
     state: str = "waiting"
@@ -126,6 +131,7 @@ class SessionMachine(RuleBasedStateMachine):
         notice=st.booleans(),
         opened_at=st.sampled_from([0.0, 1e6 + 0.1, -5.5]),
         cancels=st.sampled_from([True, True, False]),
+        injects=st.sampled_from([True, True, False]),
     )
     def open(
         self,
@@ -143,6 +149,7 @@ class SessionMachine(RuleBasedStateMachine):
         notice: bool,
         opened_at: float,
         cancels: bool,
+        injects: bool,
     ) -> None:
         self.limits = Limits(
             max_lanes=lanes,
@@ -158,6 +165,7 @@ class SessionMachine(RuleBasedStateMachine):
             idle_timeout_s=idle,
             max_pending_steers=3,
             max_pending_steer_bytes=60,
+            blocked_timeout_s=None,
         )
         self.steers: list[Submitted] = []
         self.held: dict[str | None, list[Submitted]] = {}
@@ -165,6 +173,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.responses = 0
         self.keepalive = keepalive
         self.cancels = cancels
+        self.injects = injects
         self.age_notice = notice
         self.now = self.opened_at = self.active_at = opened_at
         self.blocked_since: float | None = None
@@ -186,6 +195,7 @@ class SessionMachine(RuleBasedStateMachine):
             keepalive_s=keepalive,
             age_notice=notice,
             accept_cancel=cancels,
+            injects=injects,
             steer_ids=lambda: f"steer_{len(self.steers)}",
         )
 
@@ -236,7 +246,8 @@ class SessionMachine(RuleBasedStateMachine):
         session = self.session
         lanes = {name: (lane.running, list(lane.queue)) for name, lane in session.lanes.items()}
         books = lanes, list(session.running), session.queued_creates, session.queued_bytes, session.phase, self.ids
-        return *books, session.steers, session.steer_bytes, [turn.steers for turn in session.running]
+        turns = [(turn.steers, turn.injections, turn.blocked) for turn in session.running]
+        return *books, session.steers, session.steer_bytes, session.inject_bytes, turns
 
     # -- carrying out actions, as the shell does ---------------------------------------------------------------------
 
@@ -256,9 +267,15 @@ class SessionMachine(RuleBasedStateMachine):
                 assert known.state == "waiting"
                 known.state = "dropped"
                 known.ends.append("dropped")
+            elif isinstance(action, ResumeTurn):
+                known = self.known(action.turn)
+                assert known.open_calls is not None
+                assert action.appended is None, "only an injection brings something"
+                self.resume(known)
             elif isinstance(action, KeepAlive):
                 known = self.known(action.turn)
                 assert known.state == "running"
+                assert known.open_calls is None
                 assert self.keepalive is not None
                 assert self.now >= known.alive_at + self.keepalive
                 known.kept_at = self.now
@@ -292,11 +309,18 @@ class SessionMachine(RuleBasedStateMachine):
         self.active_at = self.now
         actions = list(actions)
         self.expect_told(known, actions, ending or Ending())
+        successor = actions.pop(0) if self.phase == "open" and known.steers else None
+        injected, known.injected, known.open_calls = known.injected, [], None
+        for _ in injected if self.phase in ("open", "retiring") else ():
+            told = actions.pop(0)
+            assert isinstance(told, TellSteer)
+            assert (told.turn, told.kind) == (known.turn, "response.inject.failed")
+            assert told.members["error"]["code"] == "response_already_completed"
         if known.response is not None:
             self.latest[known.lane] = known.response, ending is not None and ending.status == "completed"
         if self.phase == "open":
-            if known.steers:
-                self.succeed(known, actions.pop(0))
+            if successor is not None:
+                self.succeed(known, successor)
             expected = self.startable()
             assert actions == [StartTurn(each.turn) for each in expected]
             for each in expected:
@@ -436,7 +460,7 @@ class SessionMachine(RuleBasedStateMachine):
     def steered_turn(self, data: st.DataObject, lane: str | None, begins: bool, texts: list[str], ends: bool) -> None:
         """The usual way of a steered turn, which single rules take too rarely."""
         if lane not in {known.lane for known in self.running}:
-            self.create([lane], "", data.draw(st.sampled_from([True, True, False])), warm_up=False)
+            self.create([lane], "", data.draw(st.sampled_from([True, True, False])), warm_up=False, agents=False)
         running = [known for known in self.running if known.lane == lane]
         if not running:
             return
@@ -468,6 +492,152 @@ class SessionMachine(RuleBasedStateMachine):
         self.steers.append(submitted)
         known.steers.append(submitted)
         return True
+
+    # -- injections, as the model has them ---------------------------------------------------------------------------
+
+    @precondition(lambda self: self.injects and is_open(self))
+    @rule(
+        data=st.data(),
+        lane=st.sampled_from(["a", "b", None]),
+        early=st.lists(st.sampled_from([["c1"], ["c2"], ["cx"]]), max_size=2),
+        late=st.lists(st.sampled_from([["c1"], ["c2"], ["c1", "c2"], ["cx"]]), max_size=3),
+        ends=st.booleans(),
+    )
+    def injected_turn(
+        self, data: st.DataObject, lane: str | None, early: list[list[str]], late: list[list[str]], ends: bool
+    ) -> None:
+        """The usual way of a turn that takes injections, which single rules take too rarely."""
+        if lane not in {known.lane for known in self.running}:
+            self.create([lane], "", continues=False, warm_up=False, agents=True)
+        takers = [known for known in self.running if known.lane == lane and known.injects]
+        if not takers:
+            return
+        (known,) = takers
+        if known.response is None:
+            self.begin(known, steerable=False)
+        for calls in early:
+            self.inject_into(known, calls)
+        if known.open_calls is None:
+            self.block_by(known, data.draw(st.sampled_from([["c1"], ["c1", "c2"]])))
+        for calls in late:
+            self.inject_into(known, calls)
+        if ends and known.state == "running":
+            self.end_turn(known, "ended", data.draw(st.sampled_from(ENDINGS)))
+
+    def inject_into(self, known: Known, calls: list[str]) -> None:
+        items = [{"type": "function_call_output", "call_id": call, "output": "x"} for call in calls]
+        self.frame(json.dumps({"type": "response.inject", "response_id": known.response, "input": items}))
+
+    @precondition(lambda self: self.injects and self.running)
+    @rule(data=st.data(), calls=st.sampled_from([["c1"], ["c1", "c2"], ["c1", "c2"]]))
+    def block(self, data: st.DataObject, calls: list[str]) -> None:
+        """A response that takes injections has made calls and waits; what came before goes into it, or back."""
+        ready = [known for known in self.running if known.injects and known.response and known.open_calls is None]
+        if not ready:
+            return
+        self.block_by(data.draw(st.sampled_from(ready)), calls)
+
+    def block_by(self, known: Known, calls: list[str]) -> None:
+        if not self.session.may_block(known.turn):
+            assert self.phase == "retiring"
+            return
+        state = CallState(tuple(OpenCall("function_call", call, required=True) for call in calls))
+        early, known.injected, known.open_calls = known.injected, [], list(calls)
+        actions = list(self.session.turn_blocked(known.turn, state, self.now))
+        for given, size in early:
+            if not self.expect_answers(known, given, size):
+                told = actions.pop(0)
+                assert isinstance(told, TellSteer)
+                assert (told.turn, told.kind) == (known.turn, "response.inject.failed")
+                assert told.members["error"]["code"] == "tool_call_not_found"
+        self.expect_committed(known, actions)
+
+    def expect_answers(self, known: Known, given: list[str], size: int) -> bool:
+        """Take outputs for a response that waits; all of a submission or nothing of it."""
+        assert known.open_calls is not None
+        if len(set(given)) != len(given) or not set(given) <= set(known.open_calls):
+            return False
+        known.open_calls = [call for call in known.open_calls if call not in given]
+        known.injected.append((given, size))
+        return True
+
+    def expect_committed(self, known: Known, actions: list[Action]) -> None:
+        """When all has come, each submission is told so in its order, and the response goes on with all of it."""
+        if known.open_calls or known.open_calls is None or not known.injected:
+            assert not actions
+            return
+        *told, resumed = actions
+        for action in told:
+            assert isinstance(action, TellSteer)
+            assert (action.turn, action.kind) == (known.turn, "response.inject.created")
+            assert action.members == {"response_id": known.response}
+        assert len(told) == len(known.injected)
+        assert isinstance(resumed, ResumeTurn)
+        assert resumed.turn is known.turn
+        assert resumed.appended is not None
+        items = json.loads(b"[" + resumed.appended.items + b"]")
+        assert [item["call_id"] for item in items] == [call for given, _ in known.injected for call in given]
+        known.injected = []
+        self.resume(known)
+
+    def resume(self, known: Known) -> None:
+        known.open_calls = None
+        known.alive_at = known.kept_at = self.now
+        known.excused = True
+
+    @precondition(lambda self: is_open(self) and (self.injects or self.running))
+    @rule(
+        data=st.data(),
+        calls=st.sampled_from([["c1"], ["c2"], ["c1", "c2"], ["c1", "c1"], ["cx"], []]),
+        waiting=st.sampled_from([True, True, True, False]),
+    )
+    def inject(self, data: st.DataObject, calls: list[str], waiting: bool) -> None:
+        """Aim at what takes injections, at what runs, at what has run, or at nothing."""
+        known = [each for each in self.running if each.response is not None]
+        takers = [each.response for each in known if each.injects]
+        targets = takers if waiting and takers else [each.response for each in known]
+        targets = [*targets, *targets, *[response for response, _ in self.latest.values()], "resp_0"]
+        target = data.draw(st.sampled_from(targets))
+        items = [{"type": "function_call_output", "call_id": call, "output": "x"} for call in calls]
+        self.frame(json.dumps({"type": "response.inject", "response_id": target, "input": items}))
+
+    def take_injection(self, meant: Injecting, data: str | bytes, actions: Actions) -> bool:
+        """Check the answer to an injection; return whether it was taken."""
+        target = next((known for known in self.running if known.response == meant.target), None)
+        lanes = [lane for lane, (response, _) in self.latest.items() if response == meant.target]
+        size = size_of(data)
+        pending = [size for known in self.running for _, size in known.injected]
+        given = [str(item["call_id"]) for item in meant.input] if meant.good else []
+        if target is None:
+            code = "response_already_completed" if lanes else "response_not_found"
+        elif not target.injects:
+            code = "response_not_found"
+        elif (
+            len(target.injected) >= self.limits.max_queued_creates or sum(pending) + size > self.limits.max_queued_bytes
+        ):
+            code = "websocket_queue_full"
+        elif not meant.good:
+            code = "invalid_input"
+        elif target.open_calls is None:
+            target.injected.append((given, size))
+            assert not actions
+            return True
+        elif self.expect_answers(target, given, size):
+            self.expect_committed(target, list(actions))
+            return True
+        else:
+            code = "tool_call_not_found"
+        (refused,) = actions
+        assert isinstance(refused, Send)
+        told = json.loads(refused.frame)
+        lane = target.lane if target is not None else lanes[0] if lanes else None
+        assert (told["error"]["code"], told.get("stream_id")) == (code, lane)
+        if size <= self.limits.max_pending_steer_bytes:
+            assert (told["type"], told["response_id"]) == ("response.inject.failed", meant.target)
+            assert told["input"] == meant.input
+        else:
+            assert told["type"] == "error"
+        return False
 
     # -- cancels, as the model has them ------------------------------------------------------------------------------
 
@@ -558,14 +728,17 @@ class SessionMachine(RuleBasedStateMachine):
         filler=st.sampled_from(["", "x" * 60, "é" * 60]),
         continues=st.sampled_from([True, True, False]),
         warm_up=st.sampled_from([False] * 6 + [True]),
+        agents=st.booleans(),
     )
-    def create(self, lanes: list[str | None], filler: str, continues: bool, warm_up: bool) -> None:
+    def create(self, lanes: list[str | None], filler: str, continues: bool, warm_up: bool, agents: bool) -> None:
         for lane in lanes:
             frame: dict[str, Any] = {"type": "response.create", "model": "m", "input": filler}
             if continues and lane in self.latest:
                 frame["previous_response_id"] = self.latest[lane][0]
             if warm_up:
                 frame["generate"] = False
+            if agents:
+                frame["multi_agent"] = {"enabled": True}
             if lane is not None:
                 frame["stream_id"] = lane
             self.frame(json.dumps(frame, ensure_ascii=False))
@@ -598,6 +771,10 @@ class SessionMachine(RuleBasedStateMachine):
             else:
                 assert self.books() == before
                 return
+        if isinstance(meant, Injecting):
+            if not self.take_injection(meant, data, actions):
+                assert self.books() == before
+            return
         if isinstance(meant, Create):
             size = len(data if isinstance(data, bytes) else data.encode())
             outcome = self.expect_create(meant.lane, size)
@@ -606,6 +783,9 @@ class SessionMachine(RuleBasedStateMachine):
                 assert isinstance(action, StartTurn if outcome == "start" else TurnQueued)
                 given = meant.input
                 known = Known(action.turn, meant.lane, size, meant.previous_response_id, meant.warm_up, given)
+                known.injects = (
+                    self.injects and not meant.warm_up and meant.body.get("multi_agent") == {"enabled": True}
+                )
                 self.turns.append(known)
                 self.names |= {meant.lane} - {None}
                 if outcome == "start":
@@ -676,6 +856,8 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), event=st.booleans())
     def hear(self, data: st.DataObject, event: bool) -> None:
         known = data.draw(st.sampled_from(self.running))
+        if known.open_calls is not None:
+            return
         known.turn.heard += 1
         known.heard, known.alive_at, known.excused = True, self.now, False
         self.unasked = True  # an event costs no look at the clock
@@ -686,7 +868,7 @@ class SessionMachine(RuleBasedStateMachine):
         """The response is announced: what its input began with is committed, and what its lane held goes back."""
         self.responses += 1
         known.response = f"resp_{self.responses}"
-        if steerable and not known.warm_up:
+        if steerable and not known.warm_up and not known.injects:
             known.turn.inherited = {"n": msgspec.Raw(b"%d" % self.responses)}
         actions = list(self.session.turn_event(known.turn, known.response))
         assert known.turn.phase is TurnPhase.STREAMING
@@ -805,6 +987,8 @@ class SessionMachine(RuleBasedStateMachine):
         assert not self.is_stuck(LOOKS)
         if self.blocked_since is None:
             for known in self.running:
+                if known.open_calls is not None:
+                    continue  # it waits for its client
                 patience = self.patience(known)
                 if patience is not None and not known.excused:
                     assert self.now < known.alive_at + patience * LOOKS + 1e-6, "silence was not noticed"
@@ -872,6 +1056,7 @@ class SessionMachine(RuleBasedStateMachine):
             [known for known in self.turns if known.state not in ("waiting", "dropped")]
         )
         open_steers = self.open_steers()
+        assert session.inject_bytes == sum(size for known in self.running for _, size in known.injected)
         assert session.steers == len(open_steers) <= self.limits.max_pending_steers
         assert session.steer_bytes == sum(steer.size for steer in open_steers) <= self.limits.max_pending_steer_bytes
         assert len(self.closed) <= 1

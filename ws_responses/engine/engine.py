@@ -103,6 +103,9 @@ class ResponsesEngine:
     rolls: Final = True
     """It goes on with a rollout: by what was rendered and planned before, extended by what was appended."""
 
+    injects: Final = True
+    """Its responses take tool outputs while they run, where the client asks for that."""
+
     def models(self, tenant: str) -> list[str]:
         """Return the names of the models that a tenant may use."""
         return self._router.models(tenant)

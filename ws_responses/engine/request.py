@@ -148,7 +148,8 @@ _UNSUPPORTED: Final = {
     "conversation": "This service keeps no conversations: send the items, or a 'previous_response_id'.",
     "prompt": "This service keeps no prompts: send 'instructions' and 'input'.",
     "moderation": "This service does not moderate on request.",
-    "multi_agent": "This service runs no agents.",
+    "multi_agent": "This service runs no agents but the one, which takes tool outputs by 'response.inject' on a WebSocket that was "
+    "opened with 'OpenAI-Beta: responses_multi_agent=v1'.",
 }
 """Members that ask for what the engine has not: ignoring them would answer another request than the one made."""
 
@@ -187,7 +188,7 @@ def parse_request(turn: CurrentTurn) -> Request:
     """
     body = turn.create.body
     for name, reason in _UNSUPPORTED.items():
-        if name in body and bytes(body[name]) not in _EMPTY:
+        if name in body and bytes(body[name]) not in _EMPTY and not (name == "multi_agent" and turn.injects):
             raise InvalidRequest(reason, param=name, code="unsupported_parameter")
     given = _Members(
         **{name: decode_member(name, decode, body[name]) for name, decode in _FIELDS.items() if name in body}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from ws_responses.errors import (
     ConnectionLimitReached,
@@ -34,9 +35,10 @@ from ws_responses.errors import (
     WireError,
 )
 from ws_responses.limits import Limits
-from ws_responses.protocol import cancelling, events, steering
+from ws_responses.protocol import cancelling, events, injecting, steering
 from ws_responses.protocol.calls import CallState
 from ws_responses.protocol.events import ResponseCreate, encode_error
+from ws_responses.protocol.injecting import Injection, InjectRefused
 from ws_responses.protocol.rollout import APPEND, Appended, Blocked, read_append
 from ws_responses.protocol.steering import Ending, Steer, SteerRefused
 
@@ -148,6 +150,8 @@ class Turn:
         steers: Accepted steers of its response, in order.
         blocked: What a rollout waits for; None while it does not wait.
         blocks: How often it has.
+        injects: Its response takes injections: it is a rollout, and waits without a word.
+        injections: Those that wait in it, in order.
     """
 
     __slots__ = (
@@ -160,6 +164,8 @@ class Turn:
         "heard_at",
         "id",
         "inherited",
+        "injections",
+        "injects",
         "kept_alive_at",
         "lane",
         "order",
@@ -192,6 +198,8 @@ class Turn:
         self.steers: tuple[Steer, ...] = ()
         self.blocked: Blocked | None = None
         self.blocks = 0
+        self.injects = False
+        self.injections: tuple[Injection, ...] = ()
         self.heard = 0
         self.seen = 0
         self.heard_at = 0.0
@@ -250,7 +258,7 @@ class KeepAlive(Struct, frozen=True):
 
 
 class TellSteer(Struct, frozen=True):
-    """Write an event about a steer among those of this turn's response, with its next number: behind all that was written.
+    """Write an event about a steer, or an injection, among those of this turn's response, with its next number: behind all that was written.
 
     The turn may just have ended: then it comes right after the closing event.
     """
@@ -317,6 +325,7 @@ class Session:
         lanes: Serve lanes; without them a ``stream_id`` is refused, turns run one at a time, and nothing is steered.
         steer_ids: Makes ids of steers.
         appends: Take ``response.append``: responses are rollouts.
+        injects: Let responses with several agents take ``response.inject``.
     """
 
     __slots__ = (
@@ -325,6 +334,7 @@ class Session:
         "_active_at",
         "_age_notice",
         "_appends",
+        "_injects",
         "_keepalive_s",
         "_opened_at",
         "_orders",
@@ -333,6 +343,7 @@ class Session:
         "_steer_ids",
         "_ticked_at",
         "_turn_ids",
+        "inject_bytes",
         "lanes",
         "limits",
         "phase",
@@ -357,6 +368,7 @@ class Session:
         lanes: bool = True,
         steer_ids: Callable[[], str] | None = None,
         appends: bool = False,
+        injects: bool = False,
     ) -> None:
         self.limits = limits
         self.phase = SessionPhase.OPEN
@@ -367,6 +379,7 @@ class Session:
         self.turns_started = 0
         self.steers = 0
         self.steer_bytes = 0
+        self.inject_bytes = 0
         self._turn_ids = turn_ids
         self._steer_ids = steer_ids or turn_ids
         self._accept_wrapped = accept_wrapped
@@ -375,6 +388,7 @@ class Session:
         self._age_notice = age_notice
         self._serves_lanes = lanes
         self._appends = appends
+        self._injects = injects
         self._opened_at = now
         self._active_at = now
         self._ticked_at = now
@@ -412,6 +426,8 @@ class Session:
                 return NOTHING
             if kind == steering.STEER and self._serves_lanes:
                 return self._take_steer(members)
+            if kind == injecting.INJECT and self._serves_lanes:
+                return self._take_injection(members, now)
             lane_name = self._lane_of(members)
             if kind == cancelling.CANCEL and self._accept_cancel:
                 return self._cancel(cancelling.cancelled_id(members), lane_name, named="stream_id" in members)
@@ -464,6 +480,8 @@ class Session:
         if turn.response_id is not None:
             lane.latest, lane.completed = turn.response_id, ending.status == "completed"
         told = self._settle_steers(turn, ending, now) if turn.steers or turn.carried else NOTHING
+        if turn.injections:
+            told = (*told, *self._return_injections(turn))
         if self.phase is SessionPhase.RETIRING:
             return (*told, *self._finish()) if not self.running else told
         if not self.queued_creates:
@@ -474,8 +492,10 @@ class Session:
         """Whether a rollout may wait for tool outputs (once more): not on a connection that is to end."""
         return self.phase is SessionPhase.OPEN and turn.blocks < self.limits.max_rollout_appends
 
-    def turn_blocked(self, turn: Turn, calls: CallState, now: float, *, checked: bool = True) -> None:
+    def turn_blocked(self, turn: Turn, calls: CallState, now: float, *, checked: bool = True) -> Actions:
         """Let a rollout wait for tool outputs; its ``response.done`` was or will be written by the caller.
+
+        What was injected before goes into it at once.
 
         Args:
             turn: Its turn, for which :meth:`may_block` holds.
@@ -486,6 +506,7 @@ class Session:
         turn.move(TurnInput.BLOCK)
         turn.blocks += 1
         turn.blocked = Blocked(calls, checked, now)
+        return self._look_at_injections(turn, now) if turn.injections else NOTHING
 
     def peer_gone(self) -> Actions:
         """The socket is closed: stop all turns; nobody is told anything."""
@@ -641,6 +662,7 @@ class Session:
     def _admit(self, create: ResponseCreate, lane: Lane) -> Turn:
         self.lanes[lane.name] = lane
         turn = Turn(self._turn_ids(), create, lane, self._orders)
+        turn.injects = self._injects and not create.warm_up and injecting.enables_agents(create.body)
         self._orders += 1
         return turn
 
@@ -731,6 +753,78 @@ class Session:
         if patience is None or now < blocked.since + patience:
             return NOTHING
         return (self._resume(turn, None, now),)
+
+    # -- injections --------------------------------------------------------------------------------------------------
+
+    def _take_injection(self, members: dict[str, Raw], now: float) -> Actions:
+        injection = injecting.read_injection(members)
+        turn, lane = self._find(injection.target)
+        try:
+            self._inject(turn, lane, injection)
+        except InjectRefused as error:
+            name = None if lane is None else lane.name
+            if len(injection.given) > self.limits.max_pending_steer_bytes:
+                # Not given back: who floods us would be flooded.
+                return (Send(encode_error(error, stream_id=name)),)
+            return (Send(injecting.refusal(error, injection, stream_id=name)),)
+        assert turn is not None
+        return self._commit_injections(turn, now)
+
+    def _inject(self, turn: Turn | None, lane: Lane | None, injection: Injection) -> None:
+        """Let a submission wait in the response that it is for.
+
+        Raises:
+            InjectRefused: It cannot.
+        """
+        limits = self.limits
+        if turn is None:
+            code: injecting.InjectCode = "response_not_found" if lane is None else "response_already_completed"
+            raise InjectRefused(code, "No response of that id is active on this WebSocket connection.")
+        if not turn.injects:
+            raise InjectRefused("response_not_found", "The response of that id takes no input while it is active.")
+        waiting, size = len(turn.injections), self.inject_bytes + len(injection.given)
+        if waiting >= limits.max_queued_creates or size > limits.max_queued_bytes:
+            raise InjectRefused("websocket_queue_full", "Too much input waits for responses of this connection.")
+        items = injecting.items_of(injection)
+        if turn.blocked is not None:
+            turn.blocked = replace(turn.blocked, calls=injecting.answered(turn.blocked.calls, items))
+        turn.injections += (injection,)
+        self.inject_bytes = size
+
+    def _look_at_injections(self, turn: Turn, now: float) -> Actions:
+        """Judge what came before the response waited for it, now that its calls are known."""
+        early, turn.injections = turn.injections, ()
+        told: list[Action] = []
+        for injection in early:
+            self.inject_bytes -= len(injection.given)
+            try:
+                self._inject(turn, turn.lane, injection)
+            except InjectRefused as error:
+                told.append(TellSteer(turn, injecting.FAILED, injecting.returned(error, injection)))
+        return (*told, *self._commit_injections(turn, now))
+
+    def _commit_injections(self, turn: Turn, now: float) -> Actions:
+        """Let a response go on that has all it waits for: all of that is committed at once, or none of it."""
+        blocked, injections = turn.blocked, turn.injections
+        if blocked is None or not injections or any(call.required for call in blocked.calls.open):
+            return NOTHING
+        self._release_injections(turn)
+        told = [TellSteer(turn, injecting.CREATED, injecting.taken(injection)) for injection in injections]
+        items = b",".join(injection.given[1:-1] for injection in injections)
+        return (*told, self._resume(turn, Appended(items, blocked.calls), now))
+
+    def _return_injections(self, turn: Turn) -> Actions:
+        """Give back what waited in a response that is over."""
+        injections = turn.injections
+        self._release_injections(turn)
+        if self.phase in (SessionPhase.CLOSING, SessionPhase.CLOSED):
+            return NOTHING
+        error = InjectRefused("response_already_completed", "The response ended before it could take the input.")
+        return [TellSteer(turn, injecting.FAILED, injecting.returned(error, injection)) for injection in injections]
+
+    def _release_injections(self, turn: Turn) -> None:
+        self.inject_bytes -= sum(len(injection.given) for injection in turn.injections)
+        turn.injections = ()
 
     # -- steering ----------------------------------------------------------------------------------------------------
 

@@ -406,7 +406,12 @@ def _other_events() -> SearchStrategy[dict[str, Any]]:
             st.one_of(texts(20), st.lists(items(), max_size=2), st.builds(_user_messages, texts(20)), json_values()),
             st.sampled_from([{}, {}, {}, {"stream_id": "a"}, {"model": "m"}]),
         ),
-        st.just({"type": "response.inject", "response_id": "resp_1", "input": []}),
+        st.builds(
+            _inject,
+            st.sampled_from(["resp_1", "resp_2", "", None]),
+            st.one_of(st.lists(items(), max_size=2), json_values(max_leaves=2)),
+            st.sampled_from([{}, {}, {}, {"stream_id": "a"}]),
+        ),
         st.builds(
             _cancel,
             st.sampled_from(["resp_1", "resp_2", None, ""]),
@@ -422,6 +427,10 @@ def _other_events() -> SearchStrategy[dict[str, Any]]:
 
 def _steer(target: str | None, given: Any, more: dict[str, Any]) -> dict[str, Any]:
     return {"type": "response.steer", "previous_response_id": target, "input": given, **more}
+
+
+def _inject(target: str | None, given: Any, more: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.inject", "response_id": target, "input": given, **more}
 
 
 def _cancel(response_id: str | None, more: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,9 @@ class CurrentTurn:
             waits for tool outputs or ends by itself (set while the turn runs; for an upstream that ``steers``).
         kept: What the node is to keep for the next turn (set by the upstream before the terminal event).
         is_rollout: Its response may go on after calls of the client, by another call of the upstream for what was appended then
-            (prototype mode).
+            (prototype mode, or injections).
+        injects: What is appended comes by ``response.inject``: the create enables ``multi_agent``, and the connection came with the
+            beta header.
         suspended: What an upstream that ``rolls`` needs to go on; it sets this before the terminal event of each step, and finds it
             in the next one.
         response: The response object without its output, for the record (set by the engine before the terminal event).
@@ -81,6 +83,7 @@ class CurrentTurn:
         "encoded_delta",
         "flags",
         "id",
+        "injects",
         "interned_instructions",
         "interned_tools",
         "is_rollout",
@@ -119,6 +122,7 @@ class CurrentTurn:
         self.rendering: Rendering | None = None
         self.steered = False
         self.is_rollout = False
+        self.injects = False
         self.suspended: object = None
         self.kept: Carried | None = None
         self.response: bytes | None = None
@@ -317,6 +321,9 @@ class Upstream(Protocol):
 
     One that goes on with a rollout by itself says so by ``rolls = True``: in each further step (``turn.suspended`` is what it left) it
     begins no response anew, and goes on numbering events and items where it was. Others answer each step as a turn of its own.
+
+    One whose responses with several agents wait for tool outputs in their middle (``response.inject``) says so by
+    ``injects = True``: it ends each step where it waits, and is called again when all outputs have come.
     """
 
     async def run(self, turn: CurrentTurn, emit: Emit) -> None:

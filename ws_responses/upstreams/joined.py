@@ -88,9 +88,7 @@ class RolloutStream(TurnStream):
             end: Of the step.
             required: What the client is to bring, as stubs.
         """
-        response = self._of_rollout(response_of(decode_members(end.frame)))
-        self._note(end)
-        self._closed = {name: Raw(bytes(value)) for name, value in response.items() if name not in ("output", "usage")}
+        self._leave(end)
         told: dict[str, Any] = {name: self._closed[name] for name in _TOLD if name in self._closed}
         told |= {"status": "in_progress", "output": Raw(b"[" + b",".join(end.items) + b"]")}
         told["usage"] = Raw(self.usage or b"null")
@@ -101,6 +99,23 @@ class RolloutStream(TurnStream):
         self._renumber = renumber or not self.joins_itself
         self._begin_step(len(end.items))
         return frame
+
+    def pause(self, end: TurnEnd) -> None:
+        """Let the response go on after a step of whose end its client is told nothing.
+
+        Args:
+            end: Of the step.
+        """
+        self._leave(end)
+        self._next -= 1  # what follows has the number of the end
+        self._renumber = True
+        self._begin_step(len(end.items))
+
+    def _leave(self, end: TurnEnd) -> None:
+        """Keep what the end of the rollout will need of a step that is over."""
+        response = self._of_rollout(response_of(decode_members(end.frame)))
+        self._note(end)
+        self._closed = {name: Raw(bytes(value)) for name, value in response.items() if name not in ("output", "usage")}
 
     def _of_rollout(self, response: dict[str, Raw] | None) -> dict[str, Raw]:
         """Return the object of a step with the time at which the rollout began."""
