@@ -15,10 +15,12 @@ from .server import Server
 require("openai")
 
 from openai import AsyncOpenAI
+from openai.types.beta import BetaFunctionToolParam
+from openai.types.beta.beta_response_input_item_param import FunctionCallOutput
 
 pytestmark = pytest.mark.clients
 
-TOOL: dict[str, Any] = {
+TOOL: BetaFunctionToolParam = {
     "type": "function",
     "name": "get_weather",
     "parameters": {"type": "object", "properties": {}},
@@ -38,12 +40,14 @@ async def test_the_sdk_answers_a_call_within_its_response(engine_server: Server)
     client = AsyncOpenAI(base_url=engine_server.base_url, api_key="k")
     beta = {"OpenAI-Beta": "responses_multi_agent=v1"}
     async with client, client.beta.responses.connect(extra_headers=beta) as connection:
-        await connection.response.create(model="m", input="How is the weather?", tools=[TOOL], multi_agent={"enabled": True})
+        await connection.response.create(
+            model="m", input="How is the weather?", tools=[TOOL], multi_agent={"enabled": True}
+        )
         with anyio.fail_after(20):
             async for event in connection:
                 events.append(event)
                 if event.type == "response.output_item.done" and event.item.type == "function_call":
-                    output = {"type": "function_call_output", "call_id": event.item.call_id, "output": "18 C"}
+                    output = FunctionCallOutput(type="function_call_output", call_id=event.item.call_id, output="18 C")
                     await connection.response.inject(response_id=events[0].response.id, input=[output])
                 if event.type in {"response.completed", "response.failed", "error"}:
                     break
@@ -53,6 +57,6 @@ async def test_the_sdk_answers_a_call_within_its_response(engine_server: Server)
     assert kinds.count("response.inject.created") == kinds.count("response.output_item.done") - 1
     assert kinds[-1] == "response.completed"
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    output = events[-1].response.output
-    assert [item.type for item in output][-1] == "message"
-    assert {item.type for item in output[:-1]} == {"function_call"}
+    items = [item.type for item in events[-1].response.output]
+    assert items[-1] == "message"
+    assert set(items[:-1]) == {"function_call"}
