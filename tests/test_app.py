@@ -377,6 +377,25 @@ async def test_the_rest_of_a_body_that_is_late_is_not_waited_for(version: str, c
     assert ((b"connection", b"close") in trickle.sent[0]["headers"]) is closes
 
 
+@pytest.mark.parametrize("guarded", [False, True], ids=["engine", "guarded app"])
+async def test_a_client_that_leaves_before_its_error_is_no_error(guarded: bool) -> None:
+    """Servers may raise from `send` then; the log would have a traceback for each such client."""
+    clock = FakeClock()
+    app: Any = open_app(clock=clock)
+    if guarded:
+        app = ResponsesWebSocketMiddleware(ScriptedApp(), clock=clock, quota=lambda _: None)
+    tried: list[Any] = []
+
+    async def send(message: Any) -> None:
+        tried.append(message)
+        raise OSError("the client has gone")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app, http_scope(), Trickle().receive, send)
+        await clock.advance(120)
+    assert tried[0]["status"] == 408
+
+
 async def test_without_a_limit_a_body_may_take_as_long_as_it_likes() -> None:
     clock = FakeClock()
     app = open_app(clock=clock, limits=Limits(body_timeout_s=None))

@@ -6,6 +6,7 @@ What the connection sends becomes an event stream, or the one JSON object that a
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -250,6 +251,7 @@ async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, s
 
 
 async def send_error(send: Send, error: WireError) -> None:
-    """Send an error in the API's form."""
+    """Send an error in the API's form; nobody may be there any more to hear it."""
     body = {"type": error.type, "code": error.code, "message": error.message, "param": error.param}
-    await send_json(send, error.status, {"error": {**error.extra, **body}}, error.headers)
+    with suppress(OSError):
+        await send_json(send, error.status, {"error": {**error.extra, **body}}, error.headers)
