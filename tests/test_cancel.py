@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.houses import KINDS, SDK, House, Kind, begun, check_numbers, life, of_steers, steer, until
-from tests.shell import KEY, Facts, Shell, code_of, create, frames_of, id_of, text_of
+from tests.houses import KINDS, SDK, TOOL, House, Kind, begun, check_numbers, life, of_steers, steer, until
+from tests.shell import KEY, Facts, Shell, answer, code_of, create, frames_of, id_of, text_of
 from ws_responses import Limits
 from ws_responses.backends import Delta
 from ws_responses.protocol.cancelling import CANCEL
@@ -343,3 +343,32 @@ async def test_output_that_is_held_back_does_not_leave_by_a_cancel(kind: Kind) -
         await ws.collect()
         await ended(house)
         assert "Not judged" not in json.dumps(frames_of(ws))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_rollout_that_waits_for_its_client_is_stopped_too(kind: Kind) -> None:
+    """Nothing runs then that could be told of it: the response must end all the same, and free its lane."""
+    records: list[TurnRecord] = []
+
+    async def settled(record: TurnRecord) -> None:
+        records.append(record)
+
+    house = cancelling(kind, prototype=True, settlement=Settlement(settled))
+    house.say_items(("call", "call_1"))
+    house.say("Next.")
+    async with house.socket() as ws:
+        await ws.send_json(create("Go.", tools=[TOOL]))
+        target = await begun(ws)
+        await until(ws, "done")
+        await ws.send_json(create("Waits."))
+        await ws.send_json(cancel(target))
+        events = await until(ws, "completed")
+        await ended(house)
+        await ws.send_json({"type": "response.append", "input": [answer("call_1")]})
+        assert code_of(await ws.receive_json()) == "rollout_not_found"
+
+    assert life(events) == ["incomplete", "created", "completed"]
+    closed = events[0]["response"]
+    assert (closed["id"], closed["status"]) == (target, "cancelled")
+    assert [item["type"] for item in closed["output"]] == ["function_call"]
+    assert [record.outcome for record in records] == ["aborted", "completed"]

@@ -33,6 +33,7 @@ from ws_responses.protocol.session import SESSION_TABLE, TURN_TABLE, SessionPhas
 from ws_responses.state.store import ResponseStore
 from ws_responses.upstreams import answers, bodies
 
+from . import events
 from .source import (
     REPO,
     assigned,
@@ -542,6 +543,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "errors.md": errors_page,
     "hooks.md": hooks,
     "session-states.md": states,
+    "events.md": lambda: _page(events.page(MADE)),
 }
 
 
