@@ -89,15 +89,15 @@ def events_of(body: Mapping[str, Any]) -> list[Event]:
     return list(numbered([*builder.start(), *parts, *builder.complete()]))
 
 
-def scripted(style: Style, *after: bytes) -> tuple[ScriptedApp, list[bytes]]:
-    """Return an app of this style, and the chunks that it has sent."""
+def scripted(style: Style, *after: bytes, beat: bytes = b"") -> tuple[ScriptedApp, list[bytes]]:
+    """Return an app of this style, and the chunks that it has sent; a beat goes before each of them."""
     app = ScriptedApp()
     sent: list[bytes] = []
 
     def script(body: dict[str, Any]) -> list[Step]:
         chunks = [style(event) for event in events_of(body)]
         sent.extend(chunks)
-        return [steps.raw_sse(*(chunk for chunk in chunks if chunk), *after)]
+        return [steps.raw_sse(*(part for chunk in chunks if chunk for part in (beat, chunk) if part), *after)]
 
     app.script(script)
     return app, sent
@@ -140,6 +140,20 @@ async def test_done_markers_end_nothing_and_go_nowhere(marker: bytes) -> None:
     host, _ = scripted(fastresponses, marker)
     ws, _, _ = await two_turns(host)
     assert not any("[DONE]" in str(frame) for frame in ws.frames)
+
+
+@pytest.mark.parametrize(
+    "beat", [b"data: \n\n", b"data:\n\n", b"data\r\n\r\n", b"event: heartbeat\ndata: \n\n", b": a\ndata: \n\n"]
+)
+async def test_heartbeats_without_data_end_nothing_and_go_nowhere(beat: bytes) -> None:
+    """Before the events and among them: each would else be an event that cannot be read, and end the turn."""
+    host, _ = scripted(fastresponses, beat, beat=beat)
+    plain, _ = scripted(fastresponses)
+    ws, _, _ = await two_turns(host)
+    expected, _, _ = await two_turns(plain)
+    assert [json.loads(frame)["type"] for frame in ws.frames] == [
+        json.loads(frame)["type"] for frame in expected.frames
+    ]
 
 
 async def test_text_of_open_responses_server_streams() -> None:

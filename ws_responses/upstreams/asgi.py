@@ -6,7 +6,7 @@ grace, cancellation, for those that never listen.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, cast
 
 import anyio
@@ -121,10 +121,10 @@ class AppCall:
                 # Most events begin with the same lines as the one before: what follows those is the data.
                 if body[: len(prefix)] == prefix and body[-2:] == b"\n\n":
                     payload = body[len(prefix) : -2]
-                    if _LF not in payload and _CR not in payload:
+                    if payload and _LF not in payload and _CR not in payload:
                         return self._event(payload)
                 single = single_event(body)
-                if single is not None:
+                if single:
                     self._learn(body, single)
                     return self._event(single)
         return self._take(message)
@@ -213,15 +213,18 @@ class AppCall:
         decoder = self._decoder
         if decoder is None:
             decoder = self._decoder = SSEDecoder(max_event_bytes=self._limits.max_event_bytes)
-        for payload in decoder.feed(body):
-            await self._event(payload)
+        await self._give(decoder.feed(body))
         if not more:
-            for payload in decoder.end():
-                await self._event(payload)
+            await self._give(decoder.end())
             if not self._emit.ended:
                 raise StreamTruncated
         # Whole events may go past the decoder while it holds no part of one.
         self._hot = more and not decoder.pending and not self.gone
+
+    async def _give(self, payloads: Iterable[bytes]) -> None:
+        for payload in payloads:
+            if payload:  # an event whose data is empty is a heartbeat
+                await self._event(payload)
 
     def _gather(self, body: bytes) -> bytes:
         """Return all of the answer so far; it may turn out to be an event stream under a wrong label."""
