@@ -36,7 +36,7 @@ SERVER: Final[dict[tuple[str, ...], str]] = {
     (
         events.COMPLETED,
         events.INCOMPLETE,
-    ): "the app: a turn's end; the second is made here for a response that is steered or cancelled",
+    ): "the app: a turn's end; the second is made here for a response that is steered, cancelled or blocked",
     (
         steering.ACCEPTED,
         steering.PENDING,
