@@ -219,6 +219,22 @@ def recoded(code: str) -> Callable[[Frame], Frame]:
     return lambda frame: frame | {"error": frame["error"] | {"code": code}}
 
 
+class Forgetting(Fault):
+    """Accepts a steer, and forgets it."""
+
+    def received(self, frame: Frame) -> Frame | str | None:
+        if frame.get("type") != "response.steer":
+            return frame
+        told = {"id": "steer_1", "previous_response_id": frame["previous_response_id"]}
+        self.says.append({"type": "response.steer.accepted", "sequence_number": 9, "steer": told})
+        return None
+
+
+def refusing_steers(**members: Any) -> type[Fault]:
+    """A fault in what comes back of a steer."""
+    return on("response.steer.failed", lambda frame: frame | {"steer": frame["steer"] | members})
+
+
 FAULTS: Mapping[str, type[Fault]] = {
     "none": Fault,
     # frames
@@ -296,6 +312,14 @@ FAULTS: Mapping[str, type[Fault]] = {
         lambda frame: frame if str(frame.get("stream_id", "x")).isalnum() else frame | {"stream_id": "x"}
     ),
     "labels-errors": on("error", lambda frame: frame | {"stream_id": ""}),
+    # steering
+    "no-steering": receiving(lambda frame: frame | {"type": "x"} if frame.get("type") == "response.steer" else frame),
+    "steers-forgotten": Forgetting,
+    "steers-swallowed": receiving(lambda frame: None if frame.get("type") == "response.steer" else frame),
+    "steers-not-returned": refusing_steers(input=None),
+    "steers-of-another": refusing_steers(previous_response_id="resp_other"),
+    "steer-code": on("response.steer.failed", recoded("gone")),
+    "steer-without-code": on("response.steer.failed", lambda frame: frame | {"error": {}}),
     # frames that are wrong
     "touchy": Touchy,
     "deaf": Deaf,

@@ -1,5 +1,6 @@
 """Our suite passes servers that are right, and each check fails one that is wrong."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,10 +13,13 @@ require("uvicorn")
 
 from tests.conformance.broken import FAULTS, Broken, engine_app, served  # noqa: E402
 from tests.shell import by_bearer  # noqa: E402
-from ws_responses import Limits, ResponsesWebSocketMiddleware  # noqa: E402
+from ws_responses import Limits, ResponsesApp, ResponsesEngine, ResponsesWebSocketMiddleware  # noqa: E402
+from ws_responses._types import Message, Receive, Scope, Send  # noqa: E402
+from ws_responses.backends import Delta  # noqa: E402
 from ws_responses.conformance.check import Result, Target  # noqa: E402
 from ws_responses.conformance.running import all_checks, run_checks  # noqa: E402
 from ws_responses.testing import ScriptedApp  # noqa: E402
+from ws_responses.testing.backends import ScriptedBackend  # noqa: E402
 
 KEY = "key-1"
 SILENT = 0.3
@@ -82,6 +86,35 @@ class TestRightServers:
             results = await run_checks(target(f"{url}?fault=no-compact", api_key=None), only={"stored", "compaction"})
 
         assert [result.outcome for result in results] == ["skip", "skip"]
+
+    async def test_a_server_that_knows_no_steering(self) -> None:
+        """It is newer than sockets are: who answers that there is no such event is right."""
+        app = Broken(engine_app())
+        async with served(app) as url:
+            results = await run_checks(target(f"{url}?fault=no-steering"), only={"steer-unknown", "steer"})
+
+        assert [result.outcome for result in results] == ["skip", "skip"]
+
+    async def test_a_response_that_thinks_is_steered(self) -> None:
+        """Without this the check would only ever see responses that end before they can be steered."""
+        backend = ScriptedBackend()
+        backend.will_answer([Delta(reasoning="hm"), Delta(text="five"), Delta(finish="stop")], hold_after=1)
+        app = ResponsesApp(ResponsesEngine(backend), authorize="open")
+
+        async def held(scope: Scope, receive: Receive, send: Send) -> None:
+            async def until_steered() -> Message:
+                message = await receive()
+                if "response.steer" in str(message.get("text")):
+                    asyncio.get_running_loop().call_soon(backend.release)
+                return message
+
+            await app(scope, until_steered, send)
+
+        async with served(held) as url:
+            results = await run_checks(target(url), only={"steer"})
+
+        assert [result.outcome for result in results] == ["pass"]
+        assert len(backend.generations) == 2
 
 
 WRONG: list[tuple[str, str, str]] = [
@@ -153,6 +186,13 @@ WRONG: list[tuple[str, str, str]] = [
     ("fork-keeps-parent", "any-call", "is taken"),
     ("lane-name", "any-name", "not by an error"),
     ("lane-name", "labels-errors", "bears a 'stream_id'"),
+    ("steer-unknown", "steers-swallowed", "nothing came"),
+    ("steer-unknown", "steers-not-returned", "'steer.input' comes back as None"),
+    ("steer-unknown", "steers-of-another", "'resp_other'"),
+    ("steer-unknown", "steer-code", "the code is 'gone'"),
+    ("steer-unknown", "steer-without-code", "'error.type' of a steer that failed is None"),
+    ("steer", "steers-forgotten", "nothing came"),
+    ("steer", "steers-swallowed", "nothing came"),
     ("bad-json", "touchy", "closed the socket"),
     ("bad-json", "huffy", "closed the socket"),
     ("bad-json", "other-status", "refused by 404"),
@@ -231,5 +271,5 @@ def test_every_check_is_failed_by_some_server() -> None:
 
 
 def test_every_fault_is_used() -> None:
-    used = {fault for _, fault, _ in WRONG + STRICT} | {"two-errors"}
+    used = {fault for _, fault, _ in WRONG + STRICT} | {"two-errors", "no-steering"}
     assert set(FAULTS) <= used

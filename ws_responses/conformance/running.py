@@ -7,7 +7,7 @@ from typing import Final
 
 from ws_responses.conformance.check import CHECKS, Check, Failed, Outcome, Result, Skipped, Target
 
-_MODULES: Final = ("turns", "chains", "lanes", "faults")
+_MODULES: Final = ("turns", "chains", "lanes", "steers", "faults")
 
 
 def all_checks() -> Sequence[Check]:
