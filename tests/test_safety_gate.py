@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -56,6 +57,17 @@ def leaving(gate: OutputGate) -> list[bytes | str]:
 def take_all(gate: OutputGate, stream: list[bytes]) -> None:
     for payload in stream:
         gate.take(payload)
+
+
+def pass_all(gate: OutputGate, stream: list[bytes]) -> None:
+    """As a turn does whose classifiers find nothing."""
+    for payload in stream:
+        gate.take(payload)
+        while gate.is_due():
+            if gate.window() is not None:
+                gate.passed(passed())
+        while gate.leaving() is not None:
+            pass
 
 
 def passed(state: SafetyState = EMPTY) -> Judgement:
@@ -194,15 +206,34 @@ def test_as_a_whole_more_than_may_be_held_is_an_error() -> None:
         take_all(gate, message_stream("word " * 100, deltas=100))
 
 
+@pytest.mark.parametrize("letter", ["x", "\N{HIRAGANA LETTER A}"])
 @pytest.mark.parametrize("size", [99, 100, 101])
-def test_the_text_of_a_response_is_bounded(size: int) -> None:
+def test_the_text_of_a_response_is_bounded(size: int, letter: str) -> None:
+    """In bytes, as it is called: a text in another script must not take three times as much."""
     gate = OutputGate(options(max_output_bytes=100), ABOUT, EMPTY)
-    stream = message_stream("x" * size, deltas=1)
+    letters, rest = divmod(size, len(letter.encode()))
+    stream = message_stream(letter * letters + "." * rest, deltas=1)
     if size <= 100:
         take_all(gate, stream)
         return
     with pytest.raises(OutputTooLarge, match="100"):
         take_all(gate, stream)
+
+
+def test_a_text_takes_little_more_memory_than_its_characters() -> None:
+    """A string for each delta takes nine times as much: hundreds of long answers at a time would fill a machine."""
+    deltas = 4_000
+    gate = OutputGate(options(window_chars=256), ABOUT, EMPTY)
+    stream = message_stream("lorem i " * deltas, deltas=deltas)
+    pass_all(gate, stream[:4])
+    tracemalloc.start()
+    try:
+        pass_all(gate, stream[4 : 4 + deltas])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Once to know what is new in the finished item, once for the closing event of an answer that is cut off.
+    assert kept < 2.5 * 8 * deltas
 
 
 def test_text_that_was_never_streamed_is_judged_where_it_comes() -> None:

@@ -11,7 +11,7 @@ from tests.safety_room import ABOUT
 from ws_responses.errors import InvalidRequest
 from ws_responses.protocol.items import CALLS
 from ws_responses.safety import Piece, SafetyInput, SafetyState, read_input
-from ws_responses.safety.text import split_word, squeezed, tail_of, unescaped
+from ws_responses.safety.text import GrowingText, split_word, squeezed, tail_of, unescaped
 from ws_responses.safety.verdict import carried_bytes
 from ws_responses.state.interning import Interned
 
@@ -309,3 +309,17 @@ def test_the_size_of_a_safety_state_counts_what_it_holds() -> None:
         tail="x" * 1000, settings=(("tools", b"d" * 16),), carried=(("c", ("s" * 500,)),), flags=("c:" + "f" * 100,)
     )
     assert large.size - small.size > 1600
+
+
+@given(st.lists(st.tuples(st.booleans(), st.text(max_size=3)), max_size=600))
+def test_a_text_that_grows_is_its_pieces(pieces: list[tuple[bool, str]]) -> None:
+    """However many there are: it is what later snapshots are compared with."""
+    growing, plain = GrowingText(), ""
+    for whole, text in pieces:
+        if whole and text == "":
+            growing.become("all")
+            plain = "all"
+        else:
+            growing.add(text)
+            plain += text
+    assert str(growing) == plain

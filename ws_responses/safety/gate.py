@@ -14,7 +14,7 @@ from ws_responses.protocol import events
 from ws_responses.safety.options import Output
 from ws_responses.safety.output import Heard, Place, Said, hear
 from ws_responses.safety.sent import SentOutput
-from ws_responses.safety.text import split_word, tail_of, unescaped
+from ws_responses.safety.text import GrowingText, split_word, tail_of, unescaped
 from ws_responses.safety.verdict import About, Judgement, OutputTooLarge, Piece, SafetyInput, SafetyState
 
 Payload = bytes | str
@@ -60,7 +60,7 @@ class _Part:
 
     def __init__(self, about: Said) -> None:
         self.about = about
-        self.said: list[str] = []
+        self.said = GrowingText()
         self.new: list[tuple[int, str]] = []
         self.before = ""
         self.started = False
@@ -112,7 +112,7 @@ class OutputGate:
         self._waiting: dict[Place, _Part] = {}
         self._sent = SentOutput()
         self._fresh_chars = 0
-        self._taken = 0
+        self._taken = self._taken_bytes = 0
         self._may_leave = 0
         self._window_end: int | None = None
         self._window_ends_part = False
@@ -159,7 +159,7 @@ class OutputGate:
         if said.whole:
             text = _new_in(part, text)
         elif text:
-            part.said.append(text)
+            part.said.add(text)
         part.ended |= ends
         if not text:
             return
@@ -167,7 +167,8 @@ class OutputGate:
         self._waiting[said.place] = part
         self._taken += len(text)
         self._fresh_chars += len(text)
-        if self._taken > self._options.max_output_bytes:
+        self._taken_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        if self._taken_bytes > self._options.max_output_bytes:
             raise OutputTooLarge(self._options.max_output_bytes)
 
     def open(self, state: SafetyState) -> None:
@@ -311,6 +312,6 @@ class OutputGate:
 
 def _new_in(part: _Part, whole: str) -> str:
     """Return what of all the text of a part has not been said before."""
-    known = "".join(part.said)
-    part.said = [whole]
+    known = str(part.said)
+    part.said.become(whole)
     return whole.removeprefix(known)

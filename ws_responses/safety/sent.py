@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 from ws_responses.protocol import events
 from ws_responses.protocol.events import encode
 from ws_responses.safety.output import Heard, Place, Said
-from ws_responses.safety.text import as_list
+from ws_responses.safety.text import GrowingText, as_list
 
 REASON: Final = "content_filter"
 """``incomplete_details.reason`` of a response that was cut off (API reference, the response object)."""
@@ -22,11 +22,11 @@ _decode_item_event = msgspec.json.Decoder(_ItemEvent).decode
 
 
 class _Text:
-    __slots__ = ("kind", "pieces")
+    __slots__ = ("kind", "sent")
 
     def __init__(self, said: Said) -> None:
         self.kind = said.kind
-        self.pieces: list[str] = []
+        self.sent = GrowingText()
 
 
 class SentOutput:
@@ -60,8 +60,9 @@ class SentOutput:
             if type(at) is int and at in self._unfinished:
                 text = self._texts[at].setdefault(said.place, _Text(said))
                 if said.whole:
-                    text.pieces.clear()
-                text.pieces.append(said.text)
+                    text.sent.become(said.text)
+                else:
+                    text.sent.add(said.text)
 
     def _finish(self, index: int, payload: bytes | str) -> None:
         self._finished[index] = _decode_item_event(payload).item.copy()
@@ -96,7 +97,7 @@ class SentOutput:
         """Return an item as far as it was sent."""
         item = {**item, "status": "incomplete"} if "status" in item or item.get("type") == "message" else dict(item)
         for place, text in sorted(self._texts[index].items(), key=lambda entry: entry[0].nth):
-            sent = "".join(text.pieces)
+            sent = str(text.sent)
             if place.member in ("content", "summary"):
                 parts = list(as_list(item.get(place.member)))
                 # Where it was announced with its text, that part is replaced.

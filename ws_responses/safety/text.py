@@ -71,6 +71,7 @@ _HIGH_HALF_CHARS: Final = 6
 _WORD: Final = re.compile(r"\w+\Z")
 _JSON_WORD: Final = re.compile(r"[\w\\]+\Z")
 _LONGEST_WORD: Final = 64
+_PIECES_OF_A_BLOCK: Final = 256
 _SHORT: Final = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -82,6 +83,31 @@ def as_list(value: Any) -> list[Any]:
 def as_object(value: Any) -> dict[str, Any] | None:
     """Return an object, None for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+class GrowingText:
+    """A text that comes in pieces: kept in few strings, because a string takes fifty bytes beside its characters."""
+
+    __slots__ = ("_blocks", "_fresh")
+
+    def __init__(self) -> None:
+        self._blocks: list[str] = []
+        self._fresh: list[str] = []
+
+    def __str__(self) -> str:
+        return "".join((*self._blocks, *self._fresh))
+
+    def add(self, piece: str) -> None:
+        """Add what comes next."""
+        self._fresh.append(piece)
+        if len(self._fresh) == _PIECES_OF_A_BLOCK:
+            self._blocks.append("".join(self._fresh))
+            self._fresh.clear()
+
+    def become(self, text: str) -> None:
+        """Be this text, whatever it was."""
+        self._blocks[:] = [text]
+        self._fresh.clear()
 
 
 class Leaf(NamedTuple):
