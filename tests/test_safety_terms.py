@@ -1,8 +1,13 @@
 """Terms are found however they are written, in time that is linear in the text; patterns without a bound are refused."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,11 +16,12 @@ from tests.state.drive import drive
 from ws_responses import ConfigurationError
 from ws_responses.safety import Piece, SafetyInput, TermClassifier, Verdict
 from ws_responses.safety.patterns import MAX_STEPS, MAX_WIDTH, any_of, checked_cost, cost_of
+from ws_responses.safety.terms import _normalised_in_slices, normalised
 from ws_responses.safety.text import tail_of
 
 
-def whole(text: str) -> SafetyInput:
-    return SafetyInput(stage="input", pieces=(Piece(text=text),), about=ABOUT)
+def whole(text: str, before: str = "") -> SafetyInput:
+    return SafetyInput(stage="input", pieces=(Piece(text=text, before=before),), about=ABOUT)
 
 
 def verdict(classifier: TermClassifier, *texts: str, before: str = "") -> Verdict:
@@ -235,3 +241,68 @@ def test_windows_with_an_overlap_find_what_the_whole_has(words: list[str], cuts:
         start = cut
 
     assert found is finds(classifier, text)
+
+
+NASTY = st.text(
+    st.sampled_from(
+        "ab \t\n\u00a0\u200b\u00e9e\u0301\u0345\u1100\u1161\u11a8\uac00\u3131\u314f\uffa1\uffc2\u0b47\u0b3e\u00df\ufb01\u0130\u03a3\u3042\uff21\u2126\u1e9e\u00a8"
+    ),
+    max_size=40,
+)
+"""Characters that change with their neighbours: marks, parts of Hangul syllables (also in compatibility forms), spaces, what is unseen."""
+
+
+async def at_once() -> None:
+    """Let nobody run: there is no event loop."""
+
+
+@contextmanager
+def sliced(size: int) -> Iterator[None]:
+    """Read texts in slices of a few characters."""
+    name = "ws_responses.safety.terms."
+    with patch(f"{name}_SLICE_CHARS", size), patch(f"{name}checkpoint", at_once):
+        yield
+
+
+@given(text=NASTY, size=st.integers(1, 7))
+def test_a_text_that_is_read_in_slices_reads_as_the_whole(text: str, size: int) -> None:
+    """Else a term could be hidden at a place that its writer can compute."""
+    with sliced(size):
+        assert drive(_normalised_in_slices(text)) == normalised(text)
+
+
+@given(
+    text=st.text(st.sampled_from("ab c"), max_size=60),
+    size=st.integers(1, 7),
+    old=st.text(st.sampled_from("ab c"), max_size=9),
+)
+def test_terms_are_counted_in_slices_as_in_the_whole(text: str, size: int, old: str) -> None:
+    """What is found twice in the whole, and once in what was judged before, is new; whatever is cut where."""
+    classifier = TermClassifier(["ab"], flag_patterns=[r"\bb{1,3} a", r"c\b"])
+    delta = whole(text, before=old)
+    expected = drive(classifier.classify(delta))
+    with sliced(size):
+        assert drive(classifier.classify(delta)) == expected
+
+
+@pytest.mark.parametrize("text", ["lorem ipsum dolor " * 30_000, "\u03bb\u03cc\u03c1\u03b5\u03bc " * 90_000])
+async def test_others_run_while_a_long_text_is_searched(text: str) -> None:
+    """One frame with a term in it, as large as frames may be, would else stop all connections for many seconds."""
+    classifier = TermClassifier({"a": ["never"], "b": ["nor this"]}, flag={"c": ["flagged"]})
+    rounds = 0
+    over = False
+
+    async def others() -> None:
+        nonlocal rounds
+        while not over:
+            rounds += 1
+            await checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(others)
+        verdict = await classifier.classify(whole(f"{text}flagged"))
+        over = True
+    assert verdict.categories == ("c",)
+    slices = len(text) // 65_536
+    # Once for each part of the text when it is normalised, when it is searched for anything, and for each of three categories.
+    assert rounds >= 5 * slices

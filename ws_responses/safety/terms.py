@@ -20,6 +20,8 @@ MAX_TERM_CHARS: Final = 128
 _SLICE_CHARS: Final = 65536
 """Text that is searched before others may run."""
 
+_HANGUL_PARTS: Final = frozenset(map(chr, range(0x1100, 0x1200)))
+
 Terms = Mapping[str, Iterable[str]] | Iterable[str]
 """Terms by category; without categories they are all of one."""
 
@@ -97,13 +99,14 @@ class TermClassifier:
     async def classify(self, delta: SafetyInput, state: Carried = None, /) -> Verdict:
         """Judge a delta; what lies wholly in the overlap was judged before."""
         del state
-        text = normalised(delta.text)
+        text = await _normalised_in_slices(delta.text)
         if not await self._finds_any(text):
             return Verdict()
         before = [normalised(piece.before) for piece in delta.pieces if piece.before]
         found: dict[Action, list[str]] = {"block": [], "flag": []}
         for search in self._searches:
-            if _count(search, text) > sum(_count(search, old) for old in before):
+            known = sum([await _count(search, old) for old in before])
+            if await _count(search, text, up_to=known + 1) > known:
                 found[search.action].append(search.category)
         action: Action = "block" if found["block"] else "flag" if found["flag"] else "allow"
         return Verdict(action=action, categories=tuple(dict.fromkeys(found["block"] or found["flag"])))
@@ -130,9 +133,61 @@ def normalised(text: str) -> str:
     return squeezed(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()))
 
 
-def _count(search: _Search, text: str) -> int:
-    """Return the number of places where a term begins."""
-    return sum(1 for _ in search.pattern.finditer(text))
+async def _normalised_in_slices(text: str) -> str:
+    """Return the same as :func:`normalised`; of a long text others may run between its parts."""
+    if len(text) <= _SLICE_CHARS:
+        return normalised(text)
+    parts: list[str] = []
+    at = 0
+    while at < len(text):
+        end = _border(text, at + _SLICE_CHARS)
+        part = normalised(text[at:end])
+        if parts and part.startswith(" ") and parts[-1].endswith(" "):
+            part = part[1:]
+        if part:
+            parts.append(part)
+        at = end
+        await checkpoint()
+    return "".join(parts)
+
+
+def _border(text: str, at: int) -> int:
+    """Return a place from some place on where a text can be cut: what comes behind it does not change what comes before it."""
+    while at < len(text) and not _stands_alone(text[at]):
+        at += 1
+    return min(at, len(text))
+
+
+def _stands_alone(character: str) -> bool:
+    """Whether a character never becomes one with what is before it, as marks and the parts of Hangul syllables do."""
+    if character.isascii():
+        return True
+    for form in (unicodedata.normalize("NFKD", character), normalised(character)):
+        if form[:1] and (unicodedata.category(form[0]).startswith("M") or form[0] in _HANGUL_PARTS):
+            return False
+    return True
+
+
+async def _count(search: _Search, text: str, *, up_to: int | None = None) -> int:
+    """Return the number of places where a term begins; of a long text others may run between its parts.
+
+    Args:
+        search: What to find.
+        text: Where.
+        up_to: Enough of them.
+    """
+    count = 0
+    for at in range(0, len(text), _SLICE_CHARS):
+        if at:
+            await checkpoint()
+        until = at + _SLICE_CHARS
+        for found in search.pattern.finditer(text, at, until + search.width + 1):
+            if found.start() >= until:
+                break
+            count += 1
+            if count == up_to:
+                return count
+    return count
 
 
 def _searches(action: Action, terms: _Named, patterns: _Named) -> list[_Search]:
