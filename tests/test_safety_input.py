@@ -1,8 +1,11 @@
 """What is read of a turn's input: all text of what is new, once, wherever it hides."""
 
 import json
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from tests.safety_room import ABOUT
 from ws_responses.errors import InvalidRequest
 from ws_responses.protocol.items import CALLS
-from ws_responses.safety import Piece, SafetyInput, SafetyState, read_input
+from ws_responses.safety import Piece, SafetyInput, SafetyState, TooManyTexts, read_input
 from ws_responses.safety.text import GrowingText, split_word, squeezed, tail_of, unescaped
 from ws_responses.safety.verdict import carried_bytes
 from ws_responses.state.interning import Interned
@@ -323,3 +326,55 @@ def test_a_text_that_grows_is_its_pieces(pieces: list[tuple[bool, str]]) -> None
             growing.add(text)
             plain += text
     assert str(growing) == plain
+
+
+def with_texts(count: int) -> bytes:
+    return b'{"type":"message","role":"user","content":[%b]}' % b",".join([b'"a"'] * count)
+
+
+@pytest.mark.parametrize("texts", [9, 10, 11])
+@pytest.mark.parametrize("shape", ["one item", "many items", "with a member"])
+def test_the_texts_of_an_input_are_bounded(texts: int, shape: str) -> None:
+    """A frame of 16 MB may hold four million strings: to read them one by one takes a gigabyte, and half a minute of everybody."""
+    items, members = [with_texts(texts)], dict[str, bytes]()
+    if shape == "many items":
+        items = [with_texts(1)] * texts
+    if shape == "with a member":
+        items, members = [with_texts(texts - 4)], {"tools": b'["a","b","c","d"]'}
+    if texts <= 10:
+        reading = read_input(items, members=members, about=ABOUT, state=None, max_texts=10)
+        assert reading.delta is not None
+        assert len(reading.delta.pieces) == texts
+        return
+    with pytest.raises(TooManyTexts, match="10 texts") as caught:
+        read_input(items, members=members, about=ABOUT, state=None, max_texts=10)
+    assert caught.value.param == "input"
+
+
+def test_a_history_that_nobody_has_judged_is_read_whatever_its_length() -> None:
+    """Else a chain that was bounded turn by turn could not be continued where other classifiers judge."""
+    older = [with_texts(8), with_texts(8)]
+    reading = read_input([with_texts(1)], members={}, about=ABOUT, state=None, history=older, max_texts=10)
+    assert reading.delta is not None
+    assert len(reading.delta.pieces) == 17
+
+
+def test_nothing_is_made_of_texts_beyond_the_bound() -> None:
+    """Counting them must not take what reading them would: four hundred bytes each, beside the string."""
+    item = with_texts(100_000)
+
+    def read() -> None:
+        with pytest.raises(TooManyTexts):
+            read_input([item], members={}, about=ABOUT, state=None, max_texts=10)
+
+    assert peak_of(read) < 1.5 * peak_of(lambda: msgspec.json.decode(item))
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Bytes of memory that some work takes at most."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

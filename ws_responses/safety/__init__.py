@@ -24,6 +24,7 @@ from ws_responses.safety.verdict import (
     SafetyState,
     SafetyUnavailable,
     Stage,
+    TooManyTexts,
     Verdict,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "Screen",
     "Stage",
     "TermClassifier",
+    "TooManyTexts",
     "Verdict",
     "read_input",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -9,8 +10,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from ws_responses.errors import InvalidRequest
+from ws_responses.safety.options import MAX_TEXTS
 from ws_responses.safety.text import as_object, decode_item, dotted, is_json_text, kind_of, leaves, role_of, unescaped
-from ws_responses.safety.verdict import About, Piece, SafetyInput, SafetyState
+from ws_responses.safety.verdict import About, Piece, SafetyInput, SafetyState, TooManyTexts
 from ws_responses.state.interning import Interned
 
 _DIGEST_BYTES: Final = 16
@@ -40,6 +42,7 @@ def read_input(
     about: About,
     state: SafetyState | None,
     history: Iterable[Raw | bytes] = (),
+    max_texts: int = MAX_TEXTS,
 ) -> Reading:
     """Return what is new in a turn's input.
 
@@ -50,8 +53,10 @@ def read_input(
         state: The parent's; None without a parent, or for one that was never judged here.
         history: Items before these that are to be judged as well, because nobody has judged them: those of a parent without a
             state (it came from a store).
+        max_texts: Most texts that the items and members may have.
 
     Raises:
+        TooManyTexts: They have more.
         InvalidRequest: Something cannot be read, and so not be judged; ``param`` is where.
     """
     known = SafetyState() if state is None else state
@@ -60,10 +65,14 @@ def read_input(
     new = [name for name, digest in digests.items() if judged.get(name) != digest]
     if new:
         known = replace(known, settings=tuple((judged | digests).items()))
-    pieces = [piece for name in new for piece in _member_pieces(name, members[name])]
-    for name, group in (("history", history), ("input", items)):
-        for index, item in enumerate(group):
-            pieces += item_pieces(item, f"{name}[{index}]")
+    settings = _at_most(max_texts, max_texts, ((name, _member_pieces(name, members[name])) for name in new))
+    own = _at_most(
+        max_texts - len(settings),
+        max_texts,
+        (("input", item_pieces(item, f"input[{index}]")) for index, item in enumerate(items)),
+    )
+    older = [piece for index, item in enumerate(history) for piece in item_pieces(item, f"history[{index}]")]
+    pieces = [*settings, *older, *own]
     if not pieces:
         return Reading(None, known)
     if known.tail:
@@ -91,6 +100,20 @@ def item_pieces(item: Raw | bytes, path: str) -> Iterator[Piece]:
             item=kind or "message",
             path=path + dotted(leaf.path),
         )
+
+
+def _at_most(room: int, limit: int, groups: Iterable[tuple[str, Iterator[Piece]]]) -> list[Piece]:
+    """Return all pieces of some groups, each with the field that it belongs to.
+
+    Raises:
+        TooManyTexts: There are more than there is room for, of a limit.
+    """
+    pieces: list[Piece] = []
+    for param, group in groups:
+        pieces += islice(group, room + 1 - len(pieces))
+        if len(pieces) > room:
+            raise TooManyTexts(limit, param)
+    return pieces
 
 
 def _member_pieces(name: str, member: Member) -> Iterator[Piece]:

@@ -22,6 +22,9 @@ MEMBERS: Final = ("instructions", "prompt", "text", "tools")
 
 MIB: Final = 1 << 20
 
+MAX_TEXTS: Final = 65_536
+"""Strings of one input: reading one takes some microseconds, in which no other connection moves."""
+
 
 class Screen:
     """One classifier and how it is used.
@@ -96,6 +99,7 @@ class Safety:
         overlap_chars: What classifiers are given of the text before a delta.
         members: Members of the request, beside its input, that are judged when they change.
         max_held_bytes: Events held until their verdict; beyond it the upstream is paused, or fails with ``output="whole"``.
+        max_texts: Most strings in the input of one turn; more are refused (``too_many_texts``).
         max_output_bytes: Bound on the text of one response, all of which is remembered until its end.
         max_threads: Classifiers that may run in threads at a time; one that hangs keeps its thread.
         continue_blocked: Whether a response whose output was blocked can be continued: the conversation then goes on from what
@@ -115,6 +119,7 @@ class Safety:
         overlap_chars: int = 256,
         members: Sequence[str] = MEMBERS,
         max_held_bytes: int = MIB,
+        max_texts: int = MAX_TEXTS,
         max_output_bytes: int = 64 * MIB,
         max_threads: int = 4,
         continue_blocked: bool = False,
@@ -138,6 +143,7 @@ class Safety:
             "hold_back_chars": (hold_back_chars, 0),
             "overlap_chars": (overlap_chars, 0),
             "max_held_bytes": (max_held_bytes, 1),
+            "max_texts": (max_texts, 1),
             "max_output_bytes": (max_output_bytes, 1),
             "max_threads": (max_threads, 1),
         }
@@ -151,6 +157,7 @@ class Safety:
         self.overlap_chars = overlap_chars
         self.members = tuple(members)
         self.max_held_bytes = max_held_bytes
+        self.max_texts = max_texts
         self.max_output_bytes = max_output_bytes
         self.max_threads = max_threads
         self.continue_blocked = continue_blocked

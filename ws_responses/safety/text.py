@@ -6,7 +6,7 @@ member of a known one, must be no way past the classifiers.
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec import Raw
@@ -85,6 +85,9 @@ def as_object(value: Any) -> dict[str, Any] | None:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
+_Path: TypeAlias = tuple[str | int, ...]
+
+
 class GrowingText:
     """A text that comes in pieces: kept in few strings, because a string takes fifty bytes beside its characters."""
 
@@ -129,17 +132,26 @@ def leaves(value: Any, item_type: str | None = None) -> Iterator[Leaf]:
         value: The value.
         item_type: Its type if it is an item.
     """
-    rest: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
-    while rest:
-        path, at = rest.pop()
-        if isinstance(at, str):
-            if at and not _is_no_text(path, item_type):
-                yield Leaf(path, at)
-        elif isinstance(at, list):
-            rest += [((*path, index), each) for index, each in reversed(list(enumerate(as_list(at))))]
-        elif isinstance(at, dict):
-            members = cast("dict[str, Any]", at)
-            rest += [((*path, name), each) for name, each in reversed(members.items()) if name not in REPEATED]
+    # Nothing is made of what has not been asked for: whoever counts them may stop.
+    open_values: list[Iterator[tuple[_Path, Any]]] = [iter([((), value)])]
+    while open_values:
+        for path, at in open_values[-1]:
+            if isinstance(at, str):
+                if at and not _is_no_text(path, item_type):
+                    yield Leaf(path, at)
+            elif isinstance(at, (list, dict)):
+                open_values.append(_inside(path, at))
+                break
+        else:
+            open_values.pop()
+
+
+def _inside(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
+    """Yield what is in an array or object, with its path."""
+    members = as_object(value)
+    if members is None:
+        return (((*path, index), each) for index, each in enumerate(as_list(value)))
+    return (((*path, name), each) for name, each in members.items() if name not in REPEATED)
 
 
 def _is_no_text(path: tuple[str | int, ...], item_type: str | None) -> bool:

@@ -76,7 +76,9 @@ class SafetyTurn:
         """
         safety = self._judge.safety
         named = {name: members[name] for name in safety.members if name in members}
-        reading = read_input(items, members=named, about=self._about, state=state, history=history)
+        reading = read_input(
+            items, members=named, about=self._about, state=state, history=history, max_texts=safety.max_texts
+        )
         self._state = reading.state
         if reading.delta is None:
             return

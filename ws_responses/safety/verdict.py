@@ -218,6 +218,15 @@ class ContentBlocked(InvalidRequest):
         super().__init__("Invalid prompt: the input was judged to break this service's usage policy.", param="input")
 
 
+class TooManyTexts(InvalidRequest):
+    """The input has more strings than are read one by one: an array of millions would take the time of all connections."""
+
+    code = "too_many_texts"
+
+    def __init__(self, limit: int, param: str) -> None:
+        super().__init__(f"The input has more than {limit} texts.", param=param)
+
+
 class SafetyUnavailable(WireError):
     """A classifier that fails closed could not judge."""
 
