@@ -48,6 +48,15 @@ class Cancelling:
 
 
 @dataclass(frozen=True)
+class Appending:
+    """The frame brings items to the rollout of its lane; ``input`` None if it is no array of any, ``others`` what it may not have."""
+
+    lane: str | None
+    input: list[Any] | None
+    others: list[str]
+
+
+@dataclass(frozen=True)
 class Create:
     """The frame asks for a turn."""
 
@@ -86,10 +95,11 @@ TYPES: dict[str, tuple[type, ...]] = {
 NOT_FOR_THE_APP = {"type", "stream_id", "generate", "stream", "stream_options", "background"}
 
 
-def read_frame(
-    data: str | bytes, *, cancels: bool = False
-) -> Refusal | Ignored | Create | Steering | Cancelling | Injecting:
-    """Judge one frame; ``cancels`` if the extension is on."""
+Meaning = Refusal | Ignored | Create | Steering | Cancelling | Injecting | Appending
+
+
+def read_frame(data: str | bytes, *, cancels: bool = False, appends: bool = False) -> Meaning:
+    """Judge one frame; ``cancels`` if the extension is on, ``appends`` in prototype mode."""
     try:
         frame = decoded(data)
     except (ValueError, RecursionError):
@@ -110,6 +120,10 @@ def read_frame(
     lane = frame.get("stream_id")
     if kind == "response.cancel" and cancels:
         return _cancelling(frame, lane)
+    if kind == "response.append" and appends:
+        given = frame.get("input")
+        others = [name for name in frame if name not in ("type", "stream_id", "input")]
+        return Appending(lane, given if isinstance(given, list) and given else None, others)
     if kind != "response.create":
         return Refusal("unknown_event_type", "type", lane)
     if "response" in frame:
@@ -149,6 +163,23 @@ def _cancelling(frame: dict[str, Any], lane: str | None) -> Refusal | Cancelling
     if "response_id" in frame and not (isinstance(response_id, str) and 0 < len(response_id) <= 2048):
         return Refusal("invalid_request", "response_id", lane)
     return Cancelling(response_id, lane, "stream_id" in frame)
+
+
+def judge_append(meant: Appending, calls: list[str]) -> str | None:
+    """Return the code of the refusal of what a lane that waits for these function calls is brought; None if it is right."""
+    if meant.others:
+        return "unknown_parameter"
+    if meant.input is None or not all(isinstance(item, dict) for item in meant.input):
+        return "invalid_request"
+    if any(item.get("type") in ("compaction", "item_reference") for item in meant.input):
+        return "invalid_request"
+    waiting = set(calls)
+    for item in meant.input:
+        if item.get("type") == "function_call_output":
+            if item["call_id"] not in waiting:
+                return "tool_call_not_found"
+            waiting.remove(item["call_id"])
+    return "tool_output_missing" if waiting else None
 
 
 def is_user_message(item: Any) -> bool:

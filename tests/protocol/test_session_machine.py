@@ -10,7 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.protocol.reference import Cancelling, Create, Ignored, Injecting, Refusal, Steering, read_frame
+from tests.protocol.reference import (
+    Appending,
+    Cancelling,
+    Create,
+    Ignored,
+    Injecting,
+    Refusal,
+    Steering,
+    judge_append,
+    read_frame,
+)
 from ws_responses.errors import (
     Forbidden,
     LocalProtocolError,
@@ -95,6 +105,9 @@ class Known:
     kept_at: float = 0.0
     heard: bool = False
     excused: bool = False
+    blocked_at: float | None = None
+    blocks: int = 0
+    calls: list[str] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
 
 
@@ -131,7 +144,9 @@ class SessionMachine(RuleBasedStateMachine):
         notice=st.booleans(),
         opened_at=st.sampled_from([0.0, 1e6 + 0.1, -5.5]),
         cancels=st.sampled_from([True, True, False]),
-        injects=st.sampled_from([True, True, False]),
+        mode=st.sampled_from(["injects", "injects", "appends", "appends", "neither"]),
+        blocks=st.sampled_from([9, 9, 2, 1]),
+        patience=st.sampled_from([None, 30.0, 2.5]),
     )
     def open(
         self,
@@ -149,7 +164,9 @@ class SessionMachine(RuleBasedStateMachine):
         notice: bool,
         opened_at: float,
         cancels: bool,
-        injects: bool,
+        mode: str,
+        blocks: int,
+        patience: float | None,
     ) -> None:
         self.limits = Limits(
             max_lanes=lanes,
@@ -165,7 +182,8 @@ class SessionMachine(RuleBasedStateMachine):
             idle_timeout_s=idle,
             max_pending_steers=3,
             max_pending_steer_bytes=60,
-            blocked_timeout_s=None,
+            max_rollout_appends=blocks if mode == "appends" else 512,
+            blocked_timeout_s=patience if mode == "appends" else None,
         )
         self.steers: list[Submitted] = []
         self.held: dict[str | None, list[Submitted]] = {}
@@ -173,7 +191,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.responses = 0
         self.keepalive = keepalive
         self.cancels = cancels
-        self.injects = injects
+        self.injects = injects = mode == "injects"
+        self.appends = appends = mode == "appends"
         self.age_notice = notice
         self.now = self.opened_at = self.active_at = opened_at
         self.blocked_since: float | None = None
@@ -196,6 +215,7 @@ class SessionMachine(RuleBasedStateMachine):
             age_notice=notice,
             accept_cancel=cancels,
             injects=injects,
+            appends=appends,
             steer_ids=lambda: f"steer_{len(self.steers)}",
         )
 
@@ -246,8 +266,8 @@ class SessionMachine(RuleBasedStateMachine):
         session = self.session
         lanes = {name: (lane.running, list(lane.queue)) for name, lane in session.lanes.items()}
         books = lanes, list(session.running), session.queued_creates, session.queued_bytes, session.phase, self.ids
-        turns = [(turn.steers, turn.injections, turn.blocked) for turn in session.running]
-        return *books, session.steers, session.steer_bytes, session.inject_bytes, turns
+        own = [(turn.steers, turn.injections, turn.blocked, turn.blocks, turn.phase) for turn in session.running]
+        return *books, session.steers, session.steer_bytes, session.inject_bytes, own
 
     # -- carrying out actions, as the shell does ---------------------------------------------------------------------
 
@@ -269,13 +289,20 @@ class SessionMachine(RuleBasedStateMachine):
                 known.ends.append("dropped")
             elif isinstance(action, ResumeTurn):
                 known = self.known(action.turn)
-                assert known.open_calls is not None
                 assert action.appended is None, "only an injection brings something"
+                if known.blocked_at is not None:
+                    patience = self.limits.blocked_timeout_s
+                    is_late = patience is not None and self.now >= known.blocked_at + patience
+                    assert self.retired_at is not None or is_late, "let go too early"
+                    self.resume_rollout(known)
+                    continue
+                assert known.open_calls is not None
                 self.resume(known)
             elif isinstance(action, KeepAlive):
                 known = self.known(action.turn)
                 assert known.state == "running"
                 assert known.open_calls is None
+                assert known.blocked_at is None, "its client is not waiting"
                 assert self.keepalive is not None
                 assert self.now >= known.alive_at + self.keepalive
                 known.kept_at = self.now
@@ -294,6 +321,7 @@ class SessionMachine(RuleBasedStateMachine):
         elif isinstance(error, UpstreamTimeout):
             patience = self.patience(known)
             assert patience is not None
+            assert known.blocked_at is None, "the upstream has nothing to say"
             assert self.blocked_since is None
             assert self.now >= known.alive_at + patience, "aborted too early"
         elif error is not None and self.retired_at is not None and error.code == self.retired_error:
@@ -691,6 +719,80 @@ class SessionMachine(RuleBasedStateMachine):
             assert isinstance(abort.error, ResponseCancelled)
         self.carry_out(aborts)
 
+    # -- rollouts, as the model has them -----------------------------------------------------------------------------
+
+    def resume_rollout(self, known: Known) -> None:
+        known.blocked_at = None
+        known.alive_at = known.kept_at = self.now
+        assert known.turn.phase is TurnPhase.STREAMING
+
+    @precondition(lambda self: self.appends and self.running)
+    @rule(
+        lane=st.sampled_from(["a", "b", None]),
+        calls=st.lists(st.sampled_from(["c1", "c2", "c3"]), min_size=1, max_size=2, unique=True),
+        begins=st.booleans(),
+    )
+    def block_rollout(self, lane: str | None, calls: list[str], begins: bool) -> None:
+        """A step ends by calls: the rollout waits, unless it must not."""
+        running = [known for known in self.running if known.lane == lane and known.blocked_at is None]
+        if not running:
+            return
+        (known,) = running
+        if known.response is None and begins:
+            self.begin(known, steerable=False)
+        may = self.phase == "open" and known.blocks < self.limits.max_rollout_appends
+        assert self.session.may_block(known.turn) == may
+        if not may or known.response is None:
+            return
+        state = CallState(tuple(OpenCall("function_call", name, required=True) for name in calls))
+        self.session.turn_blocked(known.turn, state, self.now)
+        assert known.turn.phase is TurnPhase.BLOCKED
+        known.blocked_at, known.calls = self.now, calls
+        known.blocks += 1
+
+    @precondition(is_open)
+    @rule(
+        lane=st.sampled_from(["a", "b", None]),
+        names=st.lists(st.sampled_from(["c1", "c2", "c3"]), max_size=2),
+        wrong=st.sampled_from([None, None, None, None, "compaction", "words", "member"]),
+        fitting=st.booleans(),
+    )
+    def append(self, lane: str | None, names: list[str], wrong: str | None, fitting: bool) -> None:
+        """Bring outputs to a lane, that fit or not."""
+        waits = [known.calls for known in self.running if known.lane == lane and known.blocked_at is not None]
+        if waits and fitting:
+            names = waits[0]
+        items: list[Any] = [{"type": "function_call_output", "call_id": name, "output": "x"} for name in names]
+        if wrong == "words":
+            items.append({"role": "user", "content": "x"})
+        if wrong == "compaction":
+            items.append({"type": "compaction", "encrypted_content": "x"})
+        frame: dict[str, Any] = {"type": "response.append", "input": items}
+        if wrong == "member":
+            frame["previous_response_id"] = "resp_1"
+        if lane is not None:
+            frame["stream_id"] = lane
+        self.frame(json.dumps(frame))
+
+    def take_append(self, meant: Appending, actions: Actions) -> str | None:
+        """Return the code of the refusal of an append, None if it resumes the rollout of its lane."""
+        running = [known for known in self.running if known.lane == meant.lane]
+        if not running:
+            return "rollout_not_found"
+        (known,) = running
+        if known.blocked_at is None:
+            return "rollout_not_blocked"
+        code = judge_append(meant, known.calls)
+        if code is not None:
+            return code
+        (resumed,) = actions
+        assert isinstance(resumed, ResumeTurn)
+        assert resumed.turn is known.turn
+        assert resumed.appended is not None
+        assert json.loads(b"[" + resumed.appended.items + b"]") == meant.input
+        self.resume_rollout(known)
+        return None
+
     def expect_finish(self, actions: Actions) -> list[Action]:
         done = self.carry_out(actions)
         assert isinstance(done[-1], Close)
@@ -717,6 +819,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.running:
             assert not [action for action in rest if isinstance(action, Close)]
             self.carry_out(rest)
+            assert not [known for known in self.running if known.blocked_at is not None], "a drain waits for tools"
         else:
             self.expect_finish(rest)
 
@@ -755,7 +858,12 @@ class SessionMachine(RuleBasedStateMachine):
             assert self.books() == before
             return
         self.active_at = self.now
-        meant = read_frame(data, cancels=self.cancels)
+        meant = read_frame(data, cancels=self.cancels, appends=self.appends)
+        if isinstance(meant, Appending):
+            code = self.take_append(meant, actions)
+            if code is None:
+                return
+            meant = Refusal(code, None, meant.lane)
         if isinstance(meant, Cancelling):
             code = self.expect_cancel(meant)
             if code is None:
@@ -856,7 +964,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), event=st.booleans())
     def hear(self, data: st.DataObject, event: bool) -> None:
         known = data.draw(st.sampled_from(self.running))
-        if known.open_calls is not None:
+        if known.open_calls is not None or known.blocked_at is not None:
             return
         known.turn.heard += 1
         known.heard, known.alive_at, known.excused = True, self.now, False
@@ -989,6 +1097,10 @@ class SessionMachine(RuleBasedStateMachine):
             for known in self.running:
                 if known.open_calls is not None:
                     continue  # it waits for its client
+                if known.blocked_at is not None:
+                    limit = self.limits.blocked_timeout_s
+                    assert limit is None or self.now < known.blocked_at + limit, "it waits for too long"
+                    continue
                 patience = self.patience(known)
                 if patience is not None and not known.excused:
                     assert self.now < known.alive_at + patience * LOOKS + 1e-6, "silence was not noticed"
@@ -1051,6 +1163,9 @@ class SessionMachine(RuleBasedStateMachine):
         for lane in session.lanes.values():
             on_lane = [known for known in self.running if known.lane == lane.name]
             assert [known.turn for known in on_lane] == ([] if lane.running is None else [lane.running])
+            assert [known.blocked_at is not None or known.open_calls is not None for known in on_lane] == [
+                turn.phase is TurnPhase.BLOCKED for turn in ([] if lane.running is None else [lane.running])
+            ]
             assert list(lane.queue) == [known.turn for known in self.waiting if known.lane == lane.name]
         assert session.turns_started == len(
             [known for known in self.turns if known.state not in ("waiting", "dropped")]
