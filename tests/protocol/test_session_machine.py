@@ -750,6 +750,23 @@ class SessionMachine(RuleBasedStateMachine):
         known.blocked_at, known.calls = self.now, calls
         known.blocks += 1
 
+    @precondition(lambda self: self.appends and is_open(self))
+    @rule(
+        lane=st.sampled_from(["a", "b", None]),
+        rounds=st.lists(st.sampled_from([True, True, True, False]), max_size=4),
+        waits=st.booleans(),
+    )
+    def rollout(self, lane: str | None, rounds: list[bool], waits: bool) -> None:
+        """The usual way of a rollout, which single rules take too rarely."""
+        if lane not in {known.lane for known in self.running}:
+            self.create([lane], "", continues=False, warm_up=False)
+        for complete in rounds:
+            self.block(lane, ["c1", "c2"], begins=True)
+            self.append(lane, ["c2"], None, fitting=complete)
+            self.append(lane, ["c1"], None, fitting=True)
+        if waits:
+            self.block(lane, ["c3"], begins=True)
+
     @precondition(is_open)
     @rule(
         lane=st.sampled_from(["a", "b", None]),
