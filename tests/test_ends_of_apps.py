@@ -188,6 +188,29 @@ async def test_an_app_that_fails_when_the_probe_ends_lets_the_client_in() -> Non
         assert kinds(await ws.turn(create()))[-1] == "completed"
 
 
+@pytest.mark.parametrize("status", [200, 401])
+async def test_an_app_that_never_waits_holds_up_nobody_at_the_probe(status: int) -> None:
+    """A stream without an end at the path of the socket, or a refusal without one: the event loop would stand still."""
+    sent = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal sent
+        if scope["method"] == "GET":
+            await send({"type": "http.response.start", "status": status, "headers": []})
+            while True:
+                sent += 1
+                await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await ScriptedApp()(scope, receive, send)
+
+    clock = FakeClock()
+    async with MemorySocket(ResponsesWebSocketMiddleware(app, clock=clock), wait_handshake=False) as ws:
+        while status == 401 and not sent:
+            await checkpoint()
+        clock.jump(2)
+        await ws.handshake()
+        assert kinds(await ws.turn(create()))[-1] == "completed"
+
+
 # -- cancellations that nobody asked for --------------------------------------------------------------------------------
 
 

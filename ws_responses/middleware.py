@@ -9,10 +9,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
-from ws_responses.cancellation import parted
 from ws_responses.clock import Clock, MonotonicClock
 from ws_responses.connection import Connection
 from ws_responses.counters import TenantCounters
@@ -21,6 +19,7 @@ from ws_responses.handshake import Handshake, deny, deny_with
 from ws_responses.http_turn import HttpTurn, read_body, send_error
 from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
 from ws_responses.limits import Limits
+from ws_responses.probe import AppRefusal, ask_app
 from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
 from ws_responses.registry import Guest, Registry, Seat
@@ -37,67 +36,6 @@ from ws_responses.upstreams.scope import InnerScope, route_path
 from ws_responses.validation import OpenCalls
 
 logger = logging.getLogger("ws_responses.connection")
-
-_PROBE_BODY_BYTES = 65536
-_REFUSALS = (401, 403)
-_ROUNDS = 16
-"""Django's listener ends in a few; cancelled at once it leaves an exception that nobody awaits."""
-_KEPT_OF_REFUSAL = (b"www-authenticate", b"content-type", b"retry-after")
-
-
-class _AppRefusal(Refused):
-    """The app's own answer to the probe: passed on as it is."""
-
-    code = "app_refused"
-
-    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        super().__init__("The app refused the client.", status=status)
-        self.raw_headers = headers
-        self.body = body
-
-
-class _Probe:
-    """The client's side of the inner GET at the upgrade: stops the app as soon as the answer is known."""
-
-    def __init__(self) -> None:
-        self.scope: anyio.CancelScope
-        self.refusal: tuple[int, list[tuple[bytes, bytes]], bytes] | None = None
-        self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body = b""
-        self._asked = False
-        self.over = anyio.Event()
-
-    async def receive(self) -> Message:
-        if self._asked:
-            # The client stays until it has the answer: an app that listens would else stop before it gives one.
-            await self.over.wait()
-            return {"type": "http.disconnect"}
-        self._asked = True
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            self._headers = [
-                (bytes(name).lower(), bytes(value))
-                for name, value in message.get("headers", ())
-                if bytes(name).lower() in _KEPT_OF_REFUSAL
-            ]
-            if self._status not in _REFUSALS:
-                await self._end()
-        elif message["type"] == "http.response.body" and self._status in _REFUSALS:
-            self._body += bytes(message.get("body", b""))
-            if not message.get("more_body") or len(self._body) > _PROBE_BODY_BYTES:
-                self.refusal = (self._status, self._headers, self._body[:_PROBE_BODY_BYTES])
-                await self._end()
-
-    async def _end(self) -> None:
-        """End the call: tell the app first, and give what listens for that a few rounds of the loop to end in order."""
-        self.over.set()
-        for _ in range(_ROUNDS):
-            await checkpoint()
-        self.scope.cancel()
 
 
 class _InnerScopeOf:
@@ -382,7 +320,7 @@ class ResponsesWebSocketMiddleware:
             try:
                 self._guard(handshake)
                 guest = await self._admit(handshake, inner, seat)
-            except _AppRefusal as refusal:
+            except AppRefusal as refusal:
                 self._report_denial(scope, refusal.status, refusal.code)
                 with suppress(OSError):  # the client has gone meanwhile
                     await deny_with(scope, send, refusal.status, refusal.raw_headers, refusal.body)
@@ -404,7 +342,7 @@ class ResponsesWebSocketMiddleware:
         """
         guest = await self.registry.admit(handshake, seat)
         if self._settings.probe:
-            await self._probe(inner())
+            await ask_app(self.app, inner(), self._settings.clock, self._settings.limits.probe_timeout_s)
         seat.confirm()
         return guest
 
@@ -466,34 +404,6 @@ class ResponsesWebSocketMiddleware:
             )
         if not handshake.origin_allowed(self._settings.allowed_origins):
             raise Forbidden("This origin may not open a connection.", code="origin_not_allowed")
-
-    async def _probe(self, inner: InnerScope) -> None:
-        """Ask the app's outer layers whether they refuse the client.
-
-        Raises:
-            _AppRefusal: They do.
-        """
-        probe = _Probe()
-        try:
-            with self._settings.clock.move_on_after(self._settings.limits.probe_timeout_s) as probe.scope:
-                # In a task, and so in a context, of its own: what the app sets in it must not reach the turns.
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._ask_app, inner, probe)
-        finally:
-            probe.over.set()  # a task that the framework has left in `receive` would wait for ever
-        if probe.refusal is not None:
-            # Not made before: an exception that is kept keeps the frames that it went through, and with them itself.
-            raise _AppRefusal(*probe.refusal)
-
-    async def _ask_app(self, inner: InnerScope, probe: _Probe) -> None:
-        try:
-            await self.app(inner.request(0, method="GET"), probe.receive, probe.send)
-        except Exception as error:  # noqa: BLE001 - only a refusal counts; the turns will tell what is broken
-            logger.debug("the probe at the upgrade failed: %s", type(error).__name__)
-        except BaseExceptionGroup as group:
-            goes_on, failure = parted(group)
-            logger.debug("the probe at the upgrade failed: %s", type(failure).__name__)
-            raise goes_on from None
 
     def _report_denial(self, scope: Scope, status: int, code: str) -> None:
         self.registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))
