@@ -13,6 +13,7 @@ from tests.shell import KEY, Client, answer, code_of, create, frames_of, id_of, 
 from ws_responses import Limits, ResponsesWebSocketMiddleware
 from ws_responses.backends import Delta, ToolCallDelta
 from ws_responses.protocol.injecting import BETA, is_served
+from ws_responses.safety import Safety, TermClassifier
 from ws_responses.settlement import Settlement, TurnRecord
 from ws_responses.testing import ScriptedApp, settle, steps
 from ws_responses.upstreams.base import CurrentTurn, Emit
@@ -381,3 +382,43 @@ def test_the_header_is_read_as_a_list() -> None:
     assert is_served(f"a=1 ,  {BETA} ,b=2")
     assert not is_served("")
     assert not is_served(BETA + "2")
+
+
+async def test_what_is_injected_is_judged_before_it_is_sampled() -> None:
+    """Tool outputs are what others have written: a way round the classifiers would be used."""
+    house = injecting(safety=Safety(TermClassifier(["bad word"])))
+    call(house, "call_1")
+    house.say("Never.")
+    async with socket(house) as ws:
+        await ws.send_json(create("Go.", tools=[TOOL], **AGENTS))
+        target = await waits(house, ws)
+        await ws.send_json(inject(target, answer("call_1", "a bad word")))
+        events = await ws.collect()
+        while kinds(events)[-1] not in ("failed", "incomplete", "error"):
+            events += await ws.collect()
+
+    check_numbers(events)
+    assert house.ran == 1
+    assert kinds(events)[-1] == "failed"
+    assert code_of(events[-1]) == "invalid_prompt"
+
+
+async def test_lanes_wait_by_themselves() -> None:
+    """Two responses that wait at once take each its own; a third lane goes on beside them."""
+    house = injecting()
+    async with socket(house) as ws:
+        targets: dict[str, str] = {}
+        for lane in ("a", "b"):
+            call(house, f"call_{lane}")
+            await ws.send_json(create("Go.", tools=[TOOL], stream_id=lane, **AGENTS))
+            targets[lane] = await waits(house, ws, stream_id=lane)
+        house.say("Beside.")
+        assert text_of((await ws.turn(create("Hi.", stream_id="c")))[-1]) == "Beside."
+        await ws.send_json(inject(targets["a"], answer("call_b")))
+        failed = (await until(ws, "inject.failed"))[-1]
+        assert (failed["error"]["code"], failed["stream_id"]) == ("tool_call_not_found", "a")
+        for lane in ("b", "a"):
+            house.say(f"Done {lane}.")
+            await ws.send_json(inject(targets[lane], answer(f"call_{lane}")))
+            last = (await until(ws, "completed"))[-1]
+            assert (last["stream_id"], text_of(last)) == (lane, f"Done {lane}.")
