@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -22,6 +22,10 @@ Synchronous = Literal["normal", "full"]
 
 _PRIVATE: Final = 0o600
 """Mode of a new file: it holds conversations. SQLite gives ``-wal`` and ``-shm`` the same."""
+
+
+_making: Final = threading.Lock()
+"""No connection is opened to a file that is about to be closed by who has made it."""
 
 
 class SqliteFileRefused(WSResponsesError):
@@ -117,7 +121,7 @@ class SqliteFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, _PRIVATE))
+            self._make()
             connection = sqlite3.connect(
                 self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
             )
@@ -128,6 +132,15 @@ class SqliteFile:
                 raise
             self._connection = connection
         return self._connection
+
+    def _make(self) -> None:
+        """Make the file, for its owner only; one that is there must not be touched.
+
+        Whoever closes a descriptor of a file gives up all locks of the process on it (POSIX), those of other connections too:
+        the next process that ends would take itself for the last one, and remove the log that this one goes on to write.
+        """
+        with _making, suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE))
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make a new file ours.

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,43 @@ async def test_several_processes_append_to_one_chain(anyio_backend: str, path: P
         assert (child.returncode, output.split()) == (0, names)
         assert await load(store, names[-1]) == ["root", *names]
     await store.aclose()
+
+
+LOADER = """
+import sys
+import anyio
+from tests.adapters.test_sqlite import load
+from ws_responses.adapters.sqlite import SqliteStore
+
+async def main(path, name):
+    store = SqliteStore(path)
+    print(*await load(store, name))
+    await store.aclose()
+
+anyio.run(main, sys.argv[1], sys.argv[2])
+"""
+
+
+async def loaded_elsewhere(path: Path, name: str) -> list[str]:
+    """What another process finds, which opens the file for that, and closes it."""
+    done = await anyio.run_process([sys.executable, "-c", LOADER, str(path), name])
+    return done.stdout.decode().split()
+
+
+async def test_a_process_that_ends_takes_nothing_along_of_those_that_stay(path: Path) -> None:
+    """Each has several connections. Without care the locks of all of them are gone when one is opened (POSIX gives up a
+    process's locks on a file with any descriptor of it); then whoever closes the file takes itself for the last one, and removes
+    the log that the others go on to write: what they store from then on is lost, and the file damaged."""
+    store = SqliteStore(path)
+    await append(store, "a")
+    assert await load(store, "a") == ["a"]
+    assert await loaded_elsewhere(path, "a") == ["a"]
+    await append(store, "b", "a")
+
+    assert await loaded_elsewhere(path, "b") == ["a", "b"]
+    await store.aclose()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 @pytest.mark.parametrize("synchronous", ["normal", "full"])
