@@ -150,6 +150,7 @@ def test_headers_for_the_upstream_keep_their_colons() -> None:
         ([*UPSTREAM, "--store", "sqlite::memory:"], "needs the name of a file"),
         ([*UPSTREAM, "--store", "chains.db"], "--store takes sqlite:FILE, redis://HOST:PORT/DB"),
         ([*UPSTREAM, "--store-fails", "closed"], "--store-fails goes with --store"),
+        ([*UPSTREAM, "--store", "sqlite:f", "--shared-limits"], "--shared-limits goes with --store redis://"),
         ([*UPSTREAM, "--store", "memory", "--durable"], "--durable goes with --store"),
     ],
 )

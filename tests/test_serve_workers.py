@@ -5,7 +5,7 @@ import os
 import pty
 import signal
 from collections.abc import AsyncIterator, Generator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from operator import eq
 from pathlib import Path
@@ -35,8 +35,8 @@ from ws_responses.testing import ScriptedApp, steps
 for package in ("aiohttp", "uvicorn", "websockets"):
     require(package)
 
-from websockets.asyncio.client import connect  # noqa: E402
-from websockets.exceptions import ConnectionClosed  # noqa: E402
+from websockets.asyncio.client import ClientConnection, connect  # noqa: E402
+from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 
 pytestmark = pytest.mark.servers
 
@@ -183,6 +183,30 @@ async def test_the_other_worker_reads_a_chain_once(upstream: tuple[ScriptedApp, 
     assert max(out[1:]) < min(out) + 1000, "its end"
 
 
+async def test_the_limits_of_a_tenant_hold_over_all_workers(upstream: tuple[ScriptedApp, str]) -> None:
+    """Without this each further worker would give every tenant as much again."""
+    from tests.adapters.redis_server import RedisServer
+
+    _, url = upstream
+    limit = ("--shared-limits", "--limit", "max_tenant_connections=1")
+    with RedisServer("redis") as server:
+        async with (
+            serve("--upstream", url, "--workers", "2", "--store", server.url, *limit) as served,
+            socket_at(served.socket_url, served.process.pid) as ws,
+        ):
+            statuses: list[int] = []
+            for _ in range(8):  # some of them reach the other worker
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(served.socket_url, additional_headers=KEY)
+                statuses.append(refused.value.response.status_code)
+            other = {"Authorization": "Bearer another"}
+            async with socket_at(served.socket_url, served.process.pid, headers=other) as theirs:
+                assert kinds(await turn(theirs, create("hi")))[-1] == "completed"
+            assert kinds(await turn(ws, create("hi")))[-1] == "completed"
+
+    assert statuses == [429] * 8
+
+
 async def test_a_later_run_with_the_same_key_goes_on(upstream: tuple[ScriptedApp, str], tmp_path: Path) -> None:
     """A deployment that starts anew on the same file finds what was stored; one with another key of tenants does not."""
     _, url = upstream
@@ -261,6 +285,77 @@ async def test_nobody_is_refused_during_a_restart() -> None:
         # Some were open when their worker was told to end; those are told to connect again.
         assert set(ends) <= {"response.completed", "server_is_overloaded", "1012"}
         assert ends.count("response.completed") > len(ends) / 2
+
+
+class Loop:
+    """An agent as it should be: when its socket closes, or a turn is refused, it connects again and names its last response.
+
+    Attributes:
+        turns: How many were completed.
+        again: How many frames it had to send once more.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.turns = self.again = 0
+        self._headers = {"Authorization": f"Bearer {name}"}
+        self._parent: str | None = None
+
+    async def run(self, url: str, over: anyio.Event) -> None:
+        while not over.is_set():
+            with suppress(ConnectionClosed):
+                async with connect(url, additional_headers=self._headers) as ws:
+                    while not over.is_set():
+                        await self._turn(ws)
+                        await anyio.sleep(LOOK_S)
+
+    async def _turn(self, ws: ClientConnection) -> None:
+        self.again += 1
+        end = (await turn(ws, create("go on", previous_response_id=self._parent)))[-1]
+        if end["type"] == "response.completed":
+            self.again -= 1
+            self.turns += 1
+            self._parent = id_of([end])
+            assert f"answers {2 * self.turns - 1} input items" in text_of(end)
+        else:
+            assert end["error"]["code"] == "server_is_overloaded", end
+
+
+def are_new(pid: int, old: set[int]) -> bool:
+    """Whether all workers are others than those."""
+    now = set(workers_of(pid))
+    return len(now) == 2 and not old & now
+
+
+def have_gone_on(loops: list[Loop], before: list[int]) -> bool:
+    """Whether each has taken some more turns."""
+    return all(loop.turns > turns + 3 for loop, turns in zip(loops, before, strict=True))
+
+
+@pytest.mark.slow
+async def test_in_a_rolling_restart_no_turn_is_lost_and_none_is_asked_twice(
+    upstream: tuple[ScriptedApp, str], tmp_path: Path
+) -> None:
+    """Without this each deployment would cost clients turns, or operators the price of them."""
+    app, url = upstream
+    loops = [Loop(f"client-{number}") for number in range(8)]
+    store = ("--store", f"sqlite:{tmp_path}/c", "--durable")
+    over = anyio.Event()
+    async with serve("--upstream", url, "--workers", "2", *store) as served, anyio.create_task_group() as tasks:
+        pid = served.process.pid
+        for loop in loops:
+            tasks.start_soon(loop.run, served.socket_url, over)
+        for _ in range(2):
+            old = set(workers_of(pid))
+            before = [loop.turns for loop in loops]
+            served.signal(signal.SIGHUP)
+            await until(partial(are_new, pid, old))
+            await until(partial(have_gone_on, loops, before))
+        over.set()
+    turns, again = sum(loop.turns for loop in loops), [loop.again for loop in loops]
+    print(f"{turns} turns of {len(loops)} clients over two restarts of two workers; frames sent again: {again}")
+
+    assert len(app.requests) == turns
+    assert max(again) <= 2 * 4, "refused once by each worker that ends, and then cut off"
 
 
 @pytest.mark.slow

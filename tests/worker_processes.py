@@ -1,7 +1,7 @@
 """Which of several worker processes does what, seen from outside: by the kernel's tables."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -46,13 +46,13 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def socket_at(
-    url: str, pid: int, accept: Callable[[int], bool] = lambda _: True, **headers: str
+    url: str, pid: int, accept: Callable[[int], bool] = lambda _: True, headers: Mapping[str, str] = KEY
 ) -> AsyncGenerator[ClientConnection]:
     """A socket at a worker that suits: the kernel gives them out as it likes."""
     with anyio.fail_after(PATIENCE_S):
         while True:
             try:
-                ws = await connect(url, additional_headers=headers or KEY)
+                ws = await connect(url, additional_headers=headers)
             except InvalidStatus:
                 await anyio.sleep(LOOK_S)  # one that is about to end
                 continue

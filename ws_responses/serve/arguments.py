@@ -174,6 +174,11 @@ def _add_workers(made: argparse.ArgumentParser) -> None:
         help="while the store is down: answer that there is no such response (miss, the default), or 503 (closed)",
     )
     group.add_argument(
+        "--shared-limits",
+        action="store_true",
+        help="count what a tenant has open and running over all workers and hosts, in Redis",
+    )
+    group.add_argument(
         "--durable", action="store_true", help="end a turn that is to be stored only when the store has it"
     )
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from ws_responses.command_line import UsageError
+from ws_responses.counters import TenantCounters
 from ws_responses.serve.arguments import STORE, TENANT_KEY
 from ws_responses.state.store import ResponseStore
 
@@ -26,6 +27,7 @@ class ChainOptions(Struct, frozen=True, kw_only=True):
     Attributes:
         store: Name of the shared store; None for the memory of each process.
         fails_closed: A turn whose parent cannot be read is refused, instead of told that there is none.
+        shared_limits: What a tenant has open and running is counted there, too.
         durable: A turn that is to be stored ends when the store has it.
         tenant_key: Key of the hash that names tenants; the same in all workers.
         key_is_given: It comes from the operator, so that other hosts and later runs have the same.
@@ -33,6 +35,7 @@ class ChainOptions(Struct, frozen=True, kw_only=True):
 
     store: str | None
     fails_closed: bool
+    shared_limits: bool
     durable: bool
     tenant_key: bytes
     key_is_given: bool
@@ -61,12 +64,15 @@ def chain_options(given: argparse.Namespace, environment: Mapping[str, str]) -> 
     for name, value in (("--store-fails", given.store_fails), ("--durable", given.durable)):
         if value and store is None:
             raise UsageError(f"{name} goes with --store sqlite:FILE or redis://HOST only")
+    if given.shared_limits and (store is None or store.startswith(_SQLITE)):
+        raise UsageError("--shared-limits goes with --store redis://HOST only")
     key = environment.get(TENANT_KEY) or None
     if key is not None and len(key) < _MIN_KEY_CHARS:
         raise UsageError(f"{TENANT_KEY} must have at least {_MIN_KEY_CHARS} characters")
     return ChainOptions(
         store=store,
         fails_closed=given.store_fails == "closed",
+        shared_limits=given.shared_limits,
         durable=given.durable,
         tenant_key=secrets.token_bytes(32) if key is None else key.encode("utf-8", "surrogateescape"),
         key_is_given=key is not None,
@@ -99,6 +105,21 @@ def open_store(options: ChainOptions) -> ResponseStore | None:
     from ws_responses.adapters.redis import RedisStore  # noqa: PLC0415
 
     return RedisStore(options.store, **how)
+
+
+def open_counters(options: ChainOptions) -> TenantCounters | None:
+    """Return what counts over all workers; None if each counts for itself.
+
+    Raises:
+        ConfigurationError: Its address is none.
+        ImportError: A package is missing.
+    """
+    if not options.shared_limits:
+        return None
+    from ws_responses.adapters.redis_counters import RedisCounters  # noqa: PLC0415
+
+    assert options.store is not None
+    return RedisCounters(options.store)
 
 
 def describe(options: ChainOptions, workers: int) -> str | None:

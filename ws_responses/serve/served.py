@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ws_responses._types import ASGIApp
 from ws_responses.middleware import ResponsesWebSocketMiddleware
-from ws_responses.serve.chains import open_store
+from ws_responses.serve.chains import open_counters, open_store
 from ws_responses.serve.options import ServeOptions
 
 
@@ -45,6 +45,7 @@ def shared_options(options: ServeOptions) -> dict[str, Any]:
     mode = options.mode
     return {
         "store": open_store(options.chains) or "memory",
+        "counters": open_counters(options.chains),
         "durable": options.chains.durable,
         "tenant_key": options.chains.tenant_key,
         "path": mode.paths,

@@ -1,6 +1,7 @@
 """A server elsewhere, with WebSocket mode in front."""
 
 import ssl
+from functools import partial
 
 from ws_responses.adapters.proxy import ProxyApp
 from ws_responses.command_line import UsageError
@@ -49,8 +50,16 @@ def sidecar(options: ServeOptions) -> Served:
         forwards=f"all of {_PREFIX}/ goes to {source.upstream}",
         credentials=_credentials(source, passes=passes),
         model=None,
-        aclose=None if middleware.registry.store is None else middleware.registry.store.aclose,
+        aclose=partial(_close, middleware),
     )
+
+
+async def _close(middleware: ResponsesWebSocketMiddleware) -> None:
+    """Close what the lifespan does not: that is the proxy's."""
+    registry = middleware.registry
+    if registry.store is not None:
+        await registry.store.aclose()
+    await registry.places.aclose()
 
 
 def _authorities(source: SourceOptions) -> ssl.SSLContext | bool:
