@@ -3,7 +3,8 @@
     uvicorn tests.servers.apps:app
 
 `/{name}/v1/responses` is the socket of the middleware of that name, `/v1/responses` that of "plain". What a turn does
-stands in its own `metadata`: `do` names the script, `key` the turn for later questions.
+stands in its own `metadata`: `do` names the script, `key` the turn for later questions. "engine" and "engine-keys" are no wrapped apps:
+there an engine answers, over HTTP as well.
 """
 
 import json
@@ -14,7 +15,8 @@ from urllib.parse import parse_qs
 
 import anyio
 
-from ws_responses import Limits, ResponsesWebSocketMiddleware
+from tests.servers.backend import Backend
+from ws_responses import Limits, ResponsesApp, ResponsesEngine, ResponsesWebSocketMiddleware
 from ws_responses._types import Receive, Scope, Send
 from ws_responses.errors import Forbidden
 from ws_responses.handshake import Handshake
@@ -83,6 +85,9 @@ class Harness:
         self._add("headers", handshake_headers=lambda _: [HEADER])
         self._add("named", tenant=lambda handshake: handshake.bearer_token)
         self._lifespan = self.apps["plain"]
+        self.backend = Backend(self._gate)
+        self._add_engine("engine", "open", limits=brisk(send_timeout_s=30.0))
+        self._add_engine("engine-keys", check_key)
 
     def _add(
         self, name: str, *, listen: bool = True, auth: str | None = None, limits: Limits | None = None, **options: Any
@@ -95,6 +100,12 @@ class Harness:
         self.middlewares[name] = ResponsesWebSocketMiddleware(
             _Reporting(inner), path=path, limits=limits, hooks=[self._hear], **options
         )
+
+    def _add_engine(self, name: str, authorize: Any, **options: Any) -> None:
+        engine = ResponsesEngine(self.backend)
+        path = f"/{name}/v1/responses"
+        served = ResponsesApp(engine, authorize=authorize, path=path, hooks=[self._hear], **options)
+        self.middlewares[name] = served.middleware  # serves HTTP as well: the app's routes are what it wraps
 
     def _add_example(self) -> None:
         # When it is asked for: most tests start a server without it sooner.
@@ -152,11 +163,14 @@ class Harness:
             "seats": sum(each.registry.ledger.connections for each in self.middlewares.values()),
             "connections": sum(each.connections for each in self.middlewares.values()),
             "turns": sum(each.running_turns for each in self.middlewares.values()),
-            "calls": sum(each.running for each in self.apps.values()),
+            "calls": sum(each.running for each in self.apps.values()) + self.backend.running,
         }
 
     async def turn(self, query: dict[str, str]) -> dict[str, Any]:
         """How the app's call of one turn goes: it is known when its body has arrived."""
+        generation = self.backend.generations.get(query["key"])
+        if generation is not None:
+            return {"known": True, "events": generation.events, "outcome": generation.outcome}
         request = self._request(query["key"])
         if request is None:
             return {"known": False, "events": 0, "outcome": None}
@@ -180,6 +194,7 @@ class Harness:
         for each in self.apps.values():
             each.requests.clear()
         self._gates.clear()
+        self.backend.generations.clear()
         self._closed.clear()
         return {}
 

@@ -73,6 +73,7 @@ class Client:
         early: str | None = None,
     ) -> None:
         self.pings = 0
+        self._of_engine = path.startswith("/engine")
         self._pongs = pongs
         self._unsent = bytearray()
         self._texts: deque[str] = deque()
@@ -111,7 +112,9 @@ class Client:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def create(self, **members: Any) -> None:
-        """Send a `response.create`."""
+        """Send a `response.create`; what `metadata` tells a wrapped app, `user` tells the engine's backend."""
+        if self._of_engine and "metadata" in members:
+            members["user"] = json.dumps(members.pop("metadata"))
         self.send(create(**members))
 
     def send(self, text: str) -> None:

@@ -193,6 +193,17 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             "holds its turn. Take its asyncio worker, or a proxy with a write time-out.",
         ),
     ),
+    "engine": (
+        _row("engine-loop", "A chained loop of tool calls over the socket", "works"),
+        _row("engine-http", "... over HTTP, as JSON and as events, and on over the socket", "works"),
+        _row("engine-gone", "A client leaves its HTTP request: the service's work", "ends at once"),
+        _row(
+            "engine-slow",
+            "A client that does not read its HTTP answer",
+            "service waits",
+            daphne="all is buffered",
+        ),
+    ),
     "end": (
         _row("close", "Our close as the client sees it", "code and reason", daphne="4xxx, no reason"),
         _row(

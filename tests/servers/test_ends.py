@@ -37,8 +37,8 @@ def test_idle_connection_is_closed(server: Server) -> None:
         assert end.reason == ("idle" if end.code == 1001 else "")
 
 
-def hold(server: Server, key: str) -> Client:
-    client = server.connect()
+def hold(server: Server, key: str, name: str = "plain") -> Client:
+    client = server.connect(name)
     client.create(metadata={"do": "hold", "key": key})
     client.until_text()
     return client
@@ -48,8 +48,14 @@ def hold(server: Server, key: str) -> Client:
 def test_drain_lets_turns_end(own_server: Server) -> None:
     """Without this a deployment cuts running turns: servers close sockets before an app hears of the shutdown."""
     server = own_server
-    with server.connect() as idle, hold(server, "last") as running, server.connect("beside") as other:
+    with (
+        server.connect() as idle,
+        hold(server, "last") as running,
+        hold(server, "sampled", "engine") as sampled,
+        server.connect("beside") as other,
+    ):
         server.ask("drain", name="plain")
+        server.ask("drain", name="engine")
         codes = {idle.until_closed().code}
         with server.connect() as late:
             assert late.response.status_code == (403 if server.family == "daphne" else 503)
@@ -60,6 +66,9 @@ def test_drain_lets_turns_end(own_server: Server) -> None:
         end = running.until_closed()
         codes.add(end.code)
         assert end.reason == ("" if server.family == "daphne" else "service restart")
+        server.ask("release", key="sampled")
+        assert sampled.collect()[-1]["type"] == "response.completed"
+        codes.add(sampled.until_closed().code)
         server.shows("drain", f"{'/'.join(map(str, codes))} after the turn")
         assert other.turn()[-1]["type"] == "response.completed"
     server.until_empty()
@@ -73,12 +82,14 @@ def test_sigterm_without_drain(own_server: Server) -> None:
     server = own_server
     if server.family == "hypercorn":
         server.tolerate("Traceback", "CancelledError")
-    with server.connect() as idle, hold(server, "cut") as running:
+    with server.connect() as idle, hold(server, "cut") as running, hold(server, "sampled", "engine") as sampled:
+        clients = (idle, running, sampled)
         server.process.terminate()
-        server.shows("sigterm", idle.until_closed().code)
-        server.shows("sigterm", running.until_closed().code)
-        idle.hang_up()
-        running.hang_up()
+        for client in clients:
+            server.shows("sigterm", client.until_closed().code)
+        for client in clients:
+            client.hang_up()
         server.process.wait(15)
     server.shows("sigterm-app", "told" if "turn cut: disconnected" in server.log else "cut")
+    server.shows("sigterm-app", "told" if "turn sampled: cancelled" in server.log else "cut")
     assert not server.complaints(), server.log

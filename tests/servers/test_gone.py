@@ -27,7 +27,11 @@ def leave(client: Client, how: str) -> None:
 @pytest.mark.parametrize("how", ["close", "abort", "hang-up"])
 @pytest.mark.parametrize(
     ("name", "outcome"),
-    [pytest.param("plain", "disconnected", id="listening"), pytest.param("deaf", "cancelled", id="deaf")],
+    [
+        pytest.param("plain", "disconnected", id="listening"),
+        pytest.param("deaf", "cancelled", id="deaf"),
+        pytest.param("engine", "cancelled", id="engine"),
+    ],
 )
 def test_client_leaves_while_the_app_is_silent(server: Server, how: str, name: str, outcome: str) -> None:
     """Without this a model goes on thinking for nobody: a silent app sends nothing that could fail."""
@@ -42,15 +46,16 @@ def test_client_leaves_while_the_app_is_silent(server: Server, how: str, name: s
 
 @pytest.mark.fault("B058")
 @pytest.mark.parametrize("how", ["close", "abort", "hang-up"])
-def test_client_leaves_in_the_middle_of_a_stream(server: Server, how: str) -> None:
-    """Without this an app could stream to its end for nobody."""
+@pytest.mark.parametrize(("name", "ended"), [("plain", "disconnected"), ("engine", "cancelled")])
+def test_client_leaves_in_the_middle_of_a_stream(server: Server, how: str, name: str, ended: str) -> None:
+    """Without this an app could stream, and an engine sample, to its end for nobody."""
     count = 20_000
-    client = server.connect()
+    client = server.connect(name)
     client.create(metadata={"do": "stream", "key": "stream", "count": count, "size": 4096})
     client.until_text()
     leave(client, how)
     outcome, events = server.until_over("stream", SOON_S)
-    assert outcome == "disconnected"
+    assert outcome == ended
     assert events < count
     server.until_empty(SOON_S)
     server.shows("gone", "app is told at once")

@@ -14,6 +14,7 @@ REFUSALS = [
     pytest.param("disabled", {}, 426, "upgrade_required", id="disabled"),
     pytest.param("authorize", {}, 401, "invalid_api_key", id="no-key"),
     pytest.param("authorize", {"key": "banned"}, 403, "permission_denied", id="banned-key"),
+    pytest.param("engine-keys", {}, 401, "invalid_api_key", id="engine"),
     pytest.param("probe", {"key": "bad"}, 401, "invalid_api_key", id="refused-by-the-app"),
     pytest.param("plain", {"headers": [("Origin", "http://evil.example")]}, 403, "origin_not_allowed", id="origin"),
 ]
@@ -39,7 +40,7 @@ def test_refusals(server: Server, name: str, options: dict[str, Any], status: in
         server.shows("refusal", seen(server, client, status, code))
 
 
-@pytest.mark.parametrize("name", ["authorize", "probe"])
+@pytest.mark.parametrize("name", ["authorize", "probe", "engine-keys"])
 def test_the_right_key_is_let_in(server: Server, name: str) -> None:
     """Without this the refusals above could be of everybody."""
     with server.connect(name, key="good") as client:

@@ -16,9 +16,13 @@ BOUND = COUNT // 2
 
 
 @pytest.mark.fault("B088")
-def test_app_waits_for_a_client_that_does_not_read(server: Server) -> None:
+@pytest.mark.parametrize(("name", "head"), [("plain", "begun"), ("engine", "")])
+def test_app_waits_for_a_client_that_does_not_read(server: Server, name: str, head: str) -> None:
     """Without this a model could run ahead of its reader without bound, in our memory; and a pause must lose nothing."""
-    with server.connect() as client:
+    if server.name == "uvicorn-websockets":
+        # Its library pings although a write waits, and stumbles over that.
+        server.tolerate("keepalive ping failed", "Traceback")
+    with server.connect(name) as client:
         client.create(metadata={"do": "stream", "key": "ahead", "count": COUNT, "size": SIZE})
         sent = server.until_quiet("ahead")
         server.shows("slow", "app waits" if sent < BOUND else "all is buffered")
@@ -27,7 +31,7 @@ def test_app_waits_for_a_client_that_does_not_read(server: Server) -> None:
             client.abort()
             return
         events = client.collect()
-    assert sum(len(each.get("delta", "")) for each in events) == COUNT * SIZE + len("begun")
+    assert sum(len(each.get("delta", "")) for each in events) == COUNT * SIZE + len(head)
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
 
 
