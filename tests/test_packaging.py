@@ -33,7 +33,7 @@ def expected_modules() -> Iterator[str]:
 
 
 def test_wheel_holds_every_module_of_the_checkout_and_the_typing_mark(wheel: Path) -> None:
-    assert names_in_wheel(wheel) == {*expected_modules(), "ws_responses/py.typed"}
+    assert names_in_wheel(wheel) == {*expected_modules(), "ws_responses/py.typed", "ws_responses/bench/scaling.json"}
 
 
 def test_wheel_has_one_top_level_name(wheel: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol
 from msgspec import Struct
 
 from ws_responses.errors import WireError
+from ws_responses.protocol.withheld import withheld
 from ws_responses.rendering.rendered import Form, Rendered
 
 PromptKind = Literal["tokens", "chat"]
@@ -50,6 +51,8 @@ class ToolCallDelta(Struct, frozen=True, kw_only=True, gc=False):
     name: str | None = None
     arguments: str = ""
 
+    __repr__ = withheld
+
 
 class Delta(Struct, frozen=True, kw_only=True):
     """A piece of what is sampled.
@@ -79,6 +82,8 @@ class Delta(Struct, frozen=True, kw_only=True):
     finish: Finish | None = None
     service_tier: str | None = None
 
+    __repr__ = withheld
+
     @property
     def has_output(self) -> bool:
         """Whether it carries something sampled: after that nothing is retried."""
@@ -99,6 +104,8 @@ class TokenPrompt(Struct, frozen=True, kw_only=True):
     stop_ids: tuple[int, ...] = ()
     schema: bytes | None = None
 
+    __repr__ = withheld
+
 
 class ChatPrompt(Struct, frozen=True, kw_only=True):
     """A prompt of chat messages.
@@ -116,6 +123,8 @@ class ChatPrompt(Struct, frozen=True, kw_only=True):
     tool_choice: bytes | None = None
     parallel_tool_calls: bool | None = None
     response_format: bytes | None = None
+
+    __repr__ = withheld
 
 
 class GenerateParams(Struct, frozen=True, kw_only=True):
@@ -142,6 +151,8 @@ class GenerateParams(Struct, frozen=True, kw_only=True):
     prompt_cache_key: str | None = None
     user: str | None = None
     session: str | None = None
+
+    __repr__ = withheld
 
 
 class Accepts(Struct, frozen=True, kw_only=True):

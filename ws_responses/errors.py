@@ -114,6 +114,9 @@ class WireError(WSResponsesError):
         self.headers: Mapping[str, str] = headers or {}
         self.extra: Mapping[str, object] = extra or {}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.status} {self.code}>"  # its message may be the app's, with content
+
     def __str__(self) -> str:
         where = f" at {self.param}" if self.param else ""
         return f"{self.status} {self.code}{where}: {self.message}"

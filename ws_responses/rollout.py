@@ -76,6 +76,11 @@ class Step:
         """Whether nothing more of it is wanted."""
         return self.closed or self._gone or self._rollout.ended
 
+    @property
+    def is_private(self) -> bool:
+        """See ``CurrentTurn``."""
+        return self._rollout.is_private
+
     async def run(self) -> None:
         """Call the upstream; what it raises ends the rollout, unless the step is over."""
         try:

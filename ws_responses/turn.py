@@ -25,9 +25,11 @@ from ws_responses.errors import (
     meaning_of,
 )
 from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
+from ws_responses.instrumentation.raised import log_raised
 from ws_responses.protocol import events
 from ws_responses.protocol.session import Actions, TellSteer, Turn, TurnPhase
 from ws_responses.protocol.steering import BLOCKING_FIELDS, NO_RESPONSE, Ending, required_input
+from ws_responses.protocol.withheld import withheld
 from ws_responses.quota import QuotaRequest, ask_quota
 from ws_responses.rendering.cache import Rendering
 from ws_responses.routers import tell_failed, tell_served
@@ -93,6 +95,9 @@ class _End(NamedTuple):
     code: str | None
     usage: bytes | None
 
+    def __repr__(self) -> str:
+        return withheld(self)
+
 
 class Teller(Protocol):
     """Tells a client how its turn has ended."""
@@ -102,6 +107,11 @@ class Teller(Protocol):
     @property
     def ended(self) -> bool:
         """Whether it has been told."""
+        ...
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nothing of the turn may be kept anywhere."""
         ...
 
     async def fail(self, error: WireError) -> None:
@@ -133,7 +143,8 @@ async def told(work: Callable[[], Awaitable[None]], teller: Teller) -> None:
 
 
 async def _tell_fault(teller: Teller, error: BaseException) -> None:
-    logger.error("turn %s failed by a fault of ours", teller.turn.id, exc_info=error)
+    text = "turn %s failed by a fault of ours"
+    log_raised(logger, logging.ERROR, text, teller.turn.id, error=error, private=teller.is_private)
     await teller.fail(WireError("The server had an error while processing the request."))
 
 
@@ -195,6 +206,11 @@ class TurnRun:
         """Takes one event of the upstream (the ``Emit`` contract)."""
         self.delta = self.stream.trusting(turn, connection.writer.write_text, self.event)
         """Takes one event that lacks nothing (the ``Emit`` contract)."""
+
+    @property
+    def is_private(self) -> bool:
+        """See ``CurrentTurn``."""
+        return self.info.is_private
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 

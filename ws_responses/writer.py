@@ -13,6 +13,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ws_responses._types import Message, Send
+from ws_responses.instrumentation.raised import log_raised
 
 logger = logging.getLogger("ws_responses.connection")
 
@@ -188,8 +189,8 @@ class Writer:
         """
         self.closed = True
         if not isinstance(error, OSError):
-            logger.warning("the server's send raised %s: %s", type(error).__name__, error)
-            logger.debug("the server's send raised", exc_info=error)
+            logger.warning("the server's send raised %s", type(error).__name__)
+            log_raised(logger, logging.DEBUG, "the server's send raised", error=error, private=True)
 
     def release(self) -> None:
         """Give the socket to the writer that waits longest; it stays busy if there is one, so that nobody jumps ahead."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ws_responses.backends import ChatPrompt, Delta, GenerateParams, TokenPrompt, may_succeed_again
 from ws_responses.clock import Clock
 from ws_responses.errors import ConfigurationError, StreamTruncated, WireError
+from ws_responses.instrumentation.raised import log_raised
 from ws_responses.routing import Route
 
 logger = logging.getLogger("ws_responses.engine")
@@ -160,8 +161,8 @@ async def close(deltas: Generation) -> None:
     with anyio.move_on_after(CLOSE_S, shield=True) as scope:
         try:
             await deltas.aclose()
-        except Exception:
-            # The answer is there, or its failure is on its way already.
-            logger.exception("a backend's generation raised when it was closed")
+        except Exception as error:  # noqa: BLE001 - the answer is there, or its failure is on its way already
+            text = "a backend's generation raised when it was closed"
+            log_raised(logger, logging.ERROR, text, error=error, private=True)
     if scope.cancelled_caught:
         logger.error("a backend's generation does not end when it is closed")

@@ -12,6 +12,7 @@ from msgspec import Struct
 from ws_responses.engine.events import ARGUMENTS, INPUT, REASONING, REFUSAL, TEXT, EventWriter, Kind, encode, mended
 from ws_responses.errors import UpstreamError
 from ws_responses.protocol import events
+from ws_responses.protocol.withheld import withheld
 from ws_responses.rendering.renderer import ToolSet
 
 ItemStatus = Literal["completed", "incomplete"]
@@ -49,6 +50,8 @@ class _Item(Struct):
     id: bytes
     head: bytes
     parts: list[bytes]
+
+    __repr__ = withheld
 
 
 class ItemWriter:

@@ -9,6 +9,7 @@ from ws_responses.engine.call_ids import CallIds
 from ws_responses.engine.request import Request
 from ws_responses.engine.response import ResponseObjects
 from ws_responses.errors import InvalidRequest
+from ws_responses.protocol.withheld import withheld
 from ws_responses.rendering.cache import Kept, Rendering
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.rendering.renderer import Answer, ToolChoice, ToolSet
@@ -67,6 +68,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     session: str
     alone: bool = False
 
+    __repr__ = withheld
+
 
 class Suspended(Struct, frozen=True, kw_only=True):
     """What is needed to go on with a rollout that waits for its client.
@@ -106,6 +109,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     prompt: TokenPrompt | ChatPrompt
     params: GenerateParams
     truncated: bool
+
+    __repr__ = withheld
 
     @property
     def prompt_tokens(self) -> int | None:

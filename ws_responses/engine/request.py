@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ws_responses.errors import InvalidRequest, excerpt
+from ws_responses.protocol.withheld import withheld
 from ws_responses.upstreams.base import CurrentTurn
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -112,6 +113,8 @@ class Request(Struct, frozen=True, kw_only=True):
     prompt_cache_key: str | None
     user: str | None
     echo: Mapping[str, bytes]
+
+    __repr__ = withheld
 
 
 class _Members(Struct, kw_only=True):

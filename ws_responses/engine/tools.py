@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from ws_responses.engine.request import decode_member
 from ws_responses.errors import InvalidRequest, excerpt
 from ws_responses.protocol.calls import output_head
+from ws_responses.protocol.withheld import withheld
 from ws_responses.rendering.renderer import Tool, ToolSet
 from ws_responses.state.interning import Interned
 
@@ -86,6 +87,8 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     tools: ToolSet
     echo: bytes
+
+    __repr__ = withheld
 
 
 NO_OFFER: Final = Offer(tools=ToolSet(tools=(), raw=b""), echo=b"[]")

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ws_responses.errors import InvalidRequest, InvalidStreamId, MalformedFrame, UnknownEvent, WireError, excerpt
+from ws_responses.protocol.withheld import withheld
 
 CREATE: Final = "response.create"
 PROCESSED: Final = "response.processed"
@@ -107,6 +108,8 @@ class ResponseCreate(Struct):
     conversation: bool
     prompt: bool
     size: int
+
+    __repr__ = withheld
 
     def items(self) -> Sequence[Raw]:
         """Return the items given, raw; empty if there were none."""

@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from ws_responses.protocol.withheld import withheld
+
 
 class ItemHead(Struct, frozen=True, gc=False):
     """The members of an item that decide how it pairs; everything else is skipped unread."""
@@ -20,6 +22,8 @@ class ItemHead(Struct, frozen=True, gc=False):
     approval_request_id: str | None = None
     status: str | None = None
     execution: str | None = None
+
+    __repr__ = withheld
 
 
 class Pairing(Struct, frozen=True):

@@ -41,6 +41,7 @@ from ws_responses.protocol.events import ResponseCreate, encode_error
 from ws_responses.protocol.injecting import Injection, InjectRefused
 from ws_responses.protocol.rollout import APPEND, Appended, Blocked, read_append
 from ws_responses.protocol.steering import Ending, Steer, SteerRefused
+from ws_responses.protocol.withheld import withheld
 
 
 class SessionPhase(enum.Enum):
@@ -221,6 +222,8 @@ class Send(Struct, frozen=True):
 
     frame: bytes
     notice: bool = False
+
+    __repr__ = withheld
 
 
 class StartTurn(Struct, frozen=True):

@@ -15,6 +15,7 @@ from ws_responses.errors import MalformedFrame, WireError
 from ws_responses.protocol.calls import CallState, output_head
 from ws_responses.protocol.events import MAX_ID_CHARS, ResponseCreate, encode
 from ws_responses.protocol.items import CALLS, call_key, user_message
+from ws_responses.protocol.withheld import withheld
 
 STEER: Final = "response.steer"
 ACCEPTED: Final = "response.steer.accepted"
@@ -81,6 +82,8 @@ class Steer(Struct, frozen=True):
     given: bytes
     items: bytes
 
+    __repr__ = withheld
+
 
 class Ending(Struct, frozen=True):
     """How a response has ended, for what steers it.
@@ -96,6 +99,8 @@ class Ending(Struct, frozen=True):
     continuable: bool = False
     required: Sequence[Mapping[str, str]] = ()
     message: str = ""
+
+    __repr__ = withheld
 
 
 NO_RESPONSE: Final = Ending()

@@ -13,6 +13,7 @@ from anyio import to_thread
 from msgspec import Struct
 
 from ws_responses.protocol.items import split_items
+from ws_responses.protocol.withheld import withheld
 from ws_responses.rendering.rendered import Form, Rendered
 from ws_responses.rendering.renderer import CannotRender, Renderer, RenderSettings
 from ws_responses.state.node import Carried, ResponseNode
@@ -46,6 +47,8 @@ class RenderKey(Struct, frozen=True):
     form: Form
     settings: RenderSettings
 
+    __repr__ = withheld
+
 
 class Rendering(Struct, frozen=True, kw_only=True):
     """The result of a turn's rendering.
@@ -63,6 +66,8 @@ class Rendering(Struct, frozen=True, kw_only=True):
     hit: bool
     rendered: int
     rewound: int
+
+    __repr__ = withheld
 
 
 KEPT_BYTES: Final = 240
@@ -83,6 +88,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     state: Rendered | None = None
     route: "Route | None" = None
     resolved: Mapping[int, bytes] = {}
+
+    __repr__ = withheld
 
     def bytes_since(self, parent: Carried | None) -> int:
         """Return the bytes of memory that this keeps alive and the parent's does not."""

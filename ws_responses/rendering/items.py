@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ws_responses.errors import excerpt
 from ws_responses.protocol.items import decode_head
+from ws_responses.protocol.withheld import withheld
 from ws_responses.rendering.renderer import NAMESPACE_JOINT, CannotRender
 
 # -- parts ---------------------------------------------------------------------------------------------------------------
@@ -21,6 +22,8 @@ class Text(Struct, frozen=True, gc=False, tag_field="type", tag="input_text"):
     """Text, of whatever kind: the kinds differ by their tag only."""
 
     text: str
+
+    __repr__ = withheld
 
 
 class OutputText(Text, frozen=True, gc=False, tag="output_text"):
@@ -43,6 +46,8 @@ class Refusal(Struct, frozen=True, gc=False, tag_field="type", tag="refusal"):
     """The model's refusal."""
 
     refusal: str
+
+    __repr__ = withheld
 
 
 class Image(Struct, frozen=True, gc=False, tag_field="type", tag="input_image"):
@@ -95,6 +100,8 @@ class Message(Struct, frozen=True, gc=False, tag_field="type", tag="message"):
     content: str | list[Part] | None = None
     phase: str | None = None
 
+    __repr__ = withheld
+
 
 class ToolCall(Struct, frozen=True, gc=False, kw_only=True, tag_field="type"):
     """What calls of all kinds have.
@@ -108,6 +115,8 @@ class ToolCall(Struct, frozen=True, gc=False, kw_only=True, tag_field="type"):
     call_id: str
     name: str
     namespace: str | None = None
+
+    __repr__ = withheld
 
     @property
     def wire_name(self) -> str:
@@ -138,6 +147,8 @@ class CallOutput(Struct, frozen=True, gc=False, tag_field="type", tag="function_
     call_id: str
     output: str | list[InputPart]
 
+    __repr__ = withheld
+
 
 class CustomCallOutput(CallOutput, frozen=True, gc=False, tag="custom_tool_call_output"):
     """What a call of a custom tool gave."""
@@ -156,6 +167,8 @@ class Reasoning(Struct, frozen=True, gc=False, tag_field="type", tag="reasoning"
     content: list[ReasoningText | Text | OutputText | PlainText] | None = None
     encrypted_content: str | None = None
 
+    __repr__ = withheld
+
     @property
     def text(self) -> str:
         """What is known of it in plain words: the reasoning, else its summary; empty if neither is told."""
@@ -164,6 +177,8 @@ class Reasoning(Struct, frozen=True, gc=False, tag_field="type", tag="reasoning"
 
 class AdditionalTools(Struct, frozen=True, gc=False, tag_field="type", tag="additional_tools"):
     """Tools that came as an item: they are part of the settings, and the item itself has no form."""
+
+    __repr__ = withheld
 
 
 Item: TypeAlias = Message | FunctionCall | CustomCall | CallOutput | CustomCallOutput | Reasoning | AdditionalTools

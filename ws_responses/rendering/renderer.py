@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
+from ws_responses.protocol.withheld import withheld
 from ws_responses.rendering.rendered import Form, Rendered
 
 ToolChoiceMode = Literal["auto", "none", "required"]
@@ -35,6 +36,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     strict: bool | None = None
     grammar: Any = None
 
+    __repr__ = withheld
+
     @property
     def wire_name(self) -> str:
         """The one name by which a model knows it: with its namespace in front, if it has one."""
@@ -55,6 +58,8 @@ class ToolSet(Struct, frozen=True, kw_only=True):
 
     tools: tuple[Tool, ...]
     raw: bytes
+
+    __repr__ = withheld
 
     def find(self, wire_name: str) -> Tool | None:
         """Return the tool that a model calls by this name."""
@@ -90,6 +95,8 @@ class RenderSettings(Struct, frozen=True, kw_only=True):
     tools: ToolSet | None = None
     reasoning_effort: str | None = None
     response_format: bytes | None = None
+
+    __repr__ = withheld
 
 
 class OutputPiece(Struct, frozen=True, kw_only=True):
@@ -145,6 +152,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     prefill: tuple[int, ...] = ()
     stop_ids: tuple[int, ...] = ()
     schema: bytes | None = None
+
+    __repr__ = withheld
 
 
 class CannotRender(ValueError):

@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ws_responses.protocol import events
+from ws_responses.protocol.withheld import withheld
 from ws_responses.safety.options import Output
 from ws_responses.safety.output import Heard, Place, Said, hear
 from ws_responses.safety.sent import SentOutput
@@ -42,6 +43,8 @@ class _Held(Struct, frozen=True, gc=False):
     payload: Payload
     heard: Heard
     end: int
+
+    __repr__ = withheld
 
 
 class _Part:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ws_responses.cancellation import was_cancelled
 from ws_responses.clock import Clock
+from ws_responses.instrumentation.raised import log_raised
 from ws_responses.safety.options import Safety, Screen
 from ws_responses.safety.stored import fingerprint_of, loaded_state, stored_state
 from ws_responses.safety.text import tail_of
@@ -163,8 +164,8 @@ class Judge:
             logger.warning(
                 "turn %s: classifier %s %s (fails %s)", delta.about.turn_id, screen.name, reason, screen.fail
             )
-            # The text of an error may hold content or a key; the traceback is for whoever asks for it.
-            logger.debug("classifier %s failed", screen.name, exc_info=error)
+            if error is not None:
+                log_raised(logger, logging.DEBUG, "classifier %s failed", screen.name, error=error, private=True)
         return verdict
 
     async def _call(self, screen: Screen, delta: SafetyInput, carried: Carried) -> object:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from ws_responses.errors import UpstreamError
 from ws_responses.protocol import events
 from ws_responses.protocol.text import mended
+from ws_responses.protocol.withheld import withheld
 from ws_responses.safety.text import as_list, as_object, is_json_text, kind_of, leaves
 from ws_responses.safety.verdict import Kind
 
@@ -57,6 +58,9 @@ class Said(NamedTuple):
     is_json: bool = False
     ends: bool = False
 
+    def __repr__(self) -> str:
+        return withheld(self)
+
 
 class Heard(NamedTuple):
     """What the gate must know of an event.
@@ -76,6 +80,9 @@ class Heard(NamedTuple):
     at: int | None = None
     item: dict[str, Any] | None = None
     response: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return withheld(self)
 
     @property
     def ends_part(self) -> bool:
@@ -132,6 +139,8 @@ class _Delta(Struct, gc=False):
     content_index: int = 0
     summary_index: int = 0
     command_index: int = 0
+
+    __repr__ = withheld
 
 
 _decode_delta = msgspec.json.Decoder(_Delta).decode

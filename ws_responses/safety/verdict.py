@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 from msgspec import Struct
 
 from ws_responses.errors import InvalidRequest, UpstreamError, WireError
+from ws_responses.protocol.withheld import withheld
 
 Action = Literal["allow", "flag", "block"]
 """A flagged text passes, and the flag is carried on and told to settlement."""
@@ -58,6 +59,8 @@ class Piece(Struct, frozen=True, kw_only=True, gc=False):
     path: str = ""
     open: bool = False
 
+    __repr__ = withheld
+
 
 class About(Struct, frozen=True, kw_only=True):
     """Whose text it is.
@@ -89,6 +92,8 @@ class SafetyInput(Struct, frozen=True, kw_only=True):
     pieces: tuple[Piece, ...]
     about: About
     final: bool = True
+
+    __repr__ = withheld
 
     @property
     def text(self) -> str:
@@ -153,6 +158,8 @@ class SafetyState(Struct, frozen=True, kw_only=True):
     carried: tuple[tuple[str, Carried], ...] = ()
     flags: tuple[str, ...] = ()
 
+    __repr__ = withheld
+
     @property
     def size(self) -> int:
         """Bytes of memory, for who must pay for them."""
@@ -181,6 +188,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
     categories: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     unavailable: bool = False
+
+    __repr__ = withheld
 
     @property
     def blocked(self) -> bool:

@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from ws_responses.errors import ConfigurationError, RecordUnreadable, StoreError
 from ws_responses.protocol.calls import START, UNKNOWN_BASE, CallState, OpenCall
+from ws_responses.protocol.withheld import withheld
 from ws_responses.state.node import Record, Sampled
 from ws_responses.state.store import StoreKey
 
@@ -67,6 +68,8 @@ class _Body(Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc
     app_id: str | None = None
     part: bool = False
     safety: bytes | None = None
+
+    __repr__ = withheld
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ws_responses.protocol.calls import CallState
 from ws_responses.protocol.items import split_items
+from ws_responses.protocol.withheld import withheld
 from ws_responses.state.budget import Budget
 from ws_responses.state.interning import Interned
 
@@ -32,6 +33,8 @@ class Sampled(Struct, frozen=True, gc=False):
 
     vocabulary: str
     packed: bytes
+
+    __repr__ = withheld
 
     @classmethod
     def of(cls, vocabulary: str, ids: Iterable[int]) -> "Sampled":
@@ -91,6 +94,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     safety: bytes | None = None
     size: int = 0
     budgets: tuple[Budget, ...] = ()
+
+    __repr__ = withheld
 
     def __del__(self) -> None:
         for budget in self.budgets:

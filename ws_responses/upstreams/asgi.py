@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from ws_responses._types import ASGIApp, Message
 from ws_responses.cancellation import parted
 from ws_responses.errors import StreamTruncated, UpstreamError, WireError
+from ws_responses.instrumentation.raised import log_raised
 from ws_responses.limits import Limits
 from ws_responses.protocol.events import encode
 from ws_responses.spawn import next_round
@@ -324,9 +325,10 @@ class AsgiUpstream:
             return
         if emit.ended:
             level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
-            logger.log(level, "turn %s: the app raised after the end of the turn", turn.id, exc_info=error)
+            text = "turn %s: the app raised after the end of the turn"
+            log_raised(logger, level, text, turn.id, error=error, private=turn.is_private)
             return
-        logger.error("turn %s: the app raised", turn.id, exc_info=error)
+        log_raised(logger, logging.ERROR, "turn %s: the app raised", turn.id, error=error, private=turn.is_private)
         raise UpstreamError(
             f"The server had an error while processing the request. Give this id when you report it: {turn.id}.",
             status=500,

@@ -143,6 +143,11 @@ class CurrentTurn:
         self.interned_instructions: Interned | None = None
 
     @property
+    def is_private(self) -> bool:
+        """Whether nothing of it may be kept anywhere (``store: false``, or on top of what was not to be stored)."""
+        return not self.create.stored or (self.parent is not None and not self.parent.record.store)
+
+    @property
     def previous_response_id(self) -> str | None:
         """Id of the response that this turn continues, or None."""
         return self.create.previous_response_id

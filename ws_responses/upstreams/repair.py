@@ -20,6 +20,7 @@ from ws_responses.protocol.items import call_key
 from ws_responses.protocol.profiles import RENAMED, VERBATIM, is_served, renamed
 from ws_responses.protocol.session import Turn
 from ws_responses.protocol.steering import STEERED
+from ws_responses.protocol.withheld import withheld
 from ws_responses.upstreams.answers import error_from_event
 from ws_responses.upstreams.output import OutputItems, after_compaction, begun
 from ws_responses.upstreams.places import POSITIONED, beginning, has_item_id, is_in_content, is_placed, item_type
@@ -75,6 +76,8 @@ class TurnEnd(Struct, frozen=True):
     status: str
     own_id: bool
     app_id: str | None = None
+
+    __repr__ = withheld
 
 
 class TurnStream:
