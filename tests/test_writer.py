@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.lowlevel import checkpoint
 
 from ws_responses._types import Message
 from ws_responses.testing import settle
@@ -409,3 +410,29 @@ async def test_after_finish_not_even_a_close_is_written() -> None:
         writer.finish()
         tasks.start_soon(writer.close, 1000, "")
     assert server.sent == server.cancelled == ["a"]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_only_writes_that_were_given_up_are_waited_for(gone: bool) -> None:
+    """A turn may be ended while a slow client holds up another one's write, for a minute: nobody may poll for that."""
+    server = Server(lambda _: True)
+    writer = writer_of(server)
+    rounds = 0
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            await checkpoint()
+            rounds += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(write_all, writer, b"a", b"b")
+        tasks.start_soon(write_all, writer, b"c")
+        await settle()
+        tasks.start_soon(count)
+        if gone:
+            writer.finish()
+        await writer.let_go()
+        assert rounds < 50
+        assert server.cancelled == (["a"] if gone else [])
+        tasks.cancel_scope.cancel()

@@ -175,7 +175,7 @@ class Writer:
         and a context of its own; an app that is cancelled in its generator does not.
         """
         for _ in range(_ROUNDS):
-            if not self._busy:
+            if not (self.closed and self._busy):
                 break
             await checkpoint()
         for _ in range(_STEPS):

@@ -200,7 +200,7 @@ _ROOM: Final = (
 )
 
 REACHED: Final[dict[str, str]] = {
-    "max_frame_bytes": "Close 1009; all other turns are told 413 `websocket_message_too_big` before.",
+    "max_frame_bytes": "Close 1009; all other turns are told 413 `websocket_message_too_big` before. Over HTTP: 413 `request_too_large`.",
     "max_request_bytes": (
         "The turn ends by 413 `request_too_large`; it also bounds the output items of one response: beyond it 502 "
         "`upstream_error`."
