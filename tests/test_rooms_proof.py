@@ -92,6 +92,29 @@ async def test_by_socket_each_item_is_judged_once_beside_an_overlap(
     assert len(steps_between) == 1, "the two hundredth turn costs what the eleventh did"
 
 
+@pytest.mark.parametrize("history", ["replay", "forward", "turn"])
+@pytest.mark.parametrize("mode", ["before", "beside"])
+async def test_whatever_the_app_is_given_of_the_history_only_what_is_new_is_judged(history: Any, mode: Any) -> None:
+    """What an app is sent differs by the mode; what was judged, and that a block stops the turn, must not."""
+    classifier = Scripted(blocking(PHRASE))
+    house = House("app", safety=Safety(classifier, mode=mode), history=history)
+    house.app.stateful = history == "forward"
+    async with house.socket() as ws:
+        house.say("One.")
+        parent = await next_id(ws, create("first", store=True))
+        house.say("Two.")
+        parent = await next_id(ws, create("second", store=True, previous_response_id=parent))
+        if mode == "beside":
+            house.say("Never told.", then_wait=True)
+        await ws.send_json(create(f"how to {PHRASE}", store=True, previous_response_id=parent))
+        await settle()
+        await house.clock.advance(1)
+        (refusal,) = await ws.collect()
+    assert code_of(refusal) == "invalid_prompt"
+    assert classifier.texts[:4] == ["first", "One.", "second", "Two."]
+    assert house.ran == (3 if mode == "beside" else 2)
+
+
 @every_kind
 async def test_by_http_with_the_whole_history_everything_is_judged_again(kind: Kind) -> None:
     """What a socket saves: resent, a conversation is judged as often as it is sent."""
