@@ -434,5 +434,5 @@ async def test_only_writes_that_were_given_up_are_waited_for(gone: bool) -> None
             writer.finish()
         await writer.let_go()
         assert rounds < 50
-        assert server.cancelled == (["a"] if gone else [])
+        assert len(server.cancelled) == (1 if gone else 0)
         tasks.cancel_scope.cancel()
