@@ -421,7 +421,7 @@ async def test_a_write_costs_the_same_at_the_end_of_a_long_chain(path: Path, sto
     writer.execute("PRAGMA wal_autocheckpoint = 0")
     log = path.with_name(path.name + "-wal")
     costs: list[tuple[int, int]] = []
-    for number in range(1, 400):
+    for number in range(1, 500):
         statements.clear()
         writer.set_trace_callback(statements.append)
         before = log.stat().st_size
@@ -436,7 +436,7 @@ async def test_a_write_costs_the_same_at_the_end_of_a_long_chain(path: Path, sto
     reader, queries = store._reader._connection, list[str]()
     assert reader is not None
     reader.set_trace_callback(queries.append)
-    assert len(await load(store, "399")) == 400
+    assert len(await load(store, "499")) == 500
     assert len(queries) == 1
 
 
