@@ -221,6 +221,23 @@ async def test_what_is_kept_is_bounded() -> None:
     assert router.invalidate() == 10
 
 
+@pytest.mark.parametrize("length", [255, 256, 257, 100_000])
+async def test_of_a_long_name_little_is_kept(length: int) -> None:
+    """Clients choose names, up to the length of a frame: ten thousand of those would be kept as keys."""
+    slow = Slow()
+    router = CachingRouter(slow, clock=FakeClock())
+    name = "m" * length
+    slow.error = UnknownModel(name)
+    for _ in range(2):
+        with pytest.raises(UnknownModel, match="mmm"):
+            await router.resolve(name, "t", None)
+    assert slow.asked == [(name, "t")], "it is known by it all the same"
+    ((_, key),) = router._entries
+    assert key is not None
+    assert len(key) <= 256
+    assert router.invalidate(model=name) == 1
+
+
 async def test_routes_are_dropped_by_tenant_and_by_model() -> None:
     slow = Slow()
     router = CachingRouter(slow, clock=FakeClock())

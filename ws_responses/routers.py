@@ -5,7 +5,8 @@ any router of yours that asks a database. Put no cache around a failover: it wou
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from hashlib import blake2b
+from typing import Final, Protocol, runtime_checkable
 
 import anyio
 from cachetools import LRUCache
@@ -134,6 +135,10 @@ class StaticRouter:
         return self._allowed is None or self._allowed(tenant, name)
 
 
+_LONGEST_NAME: Final = 256
+"""Names of models have some dozens of characters."""
+
+
 class _Cached(Struct, frozen=True):
     route: Route | None
     until: float
@@ -180,7 +185,7 @@ class CachingRouter:
         Raises:
             WireError: As the router says.
         """
-        key = (tenant, model)
+        key = (tenant, _short(model))
         while True:
             entry = self._entries.get(key)
             if entry is not None and self._clock.now() < entry.until:
@@ -189,15 +194,14 @@ class CachingRouter:
                 return entry.route
             asking = self._asking.get(key)
             if asking is None:
-                return await self._ask(key, previous)
+                return await self._ask(key, model, previous)
             await asking.wait()  # whatever came of it: if it failed, the next one asks
 
-    async def _ask(self, key: tuple[str, str | None], previous: Route | None) -> Route:
-        tenant, model = key
+    async def _ask(self, key: tuple[str, str | None], model: str | None, previous: Route | None) -> Route:
         asking = self._asking[key] = anyio.Event()
         changes = self._changes
         try:
-            route = await self._router.resolve(model, tenant, previous)
+            route = await self._router.resolve(model, key[0], previous)
         except UnknownModel:
             self._keep(key, None, self._unknown_ttl_s, changes)
             raise
@@ -219,8 +223,9 @@ class CachingRouter:
     def invalidate(self, *, tenant: str | None = None, model: str | None = None) -> int:
         """Drop what is kept of a tenant, of a model, of both, or all of it; return how many routes that were."""
         self._changes += 1
+        name = _short(model)
         dropped = [
-            key for key in self._entries if (tenant is None or key[0] == tenant) and (model is None or key[1] == model)
+            key for key in self._entries if (tenant is None or key[0] == tenant) and (model is None or key[1] == name)
         ]
         for key in dropped:
             del self._entries[key]
@@ -237,6 +242,13 @@ class CachingRouter:
     def served(self, route: Route) -> None:
         """Pass it on."""
         tell_served(self._router, route)
+
+
+def _short(model: str | None) -> str | None:
+    """Return what a model is kept under: clients choose its name, which may be as long as a frame."""
+    if model is None or len(model) <= _LONGEST_NAME:
+        return model
+    return blake2b(model.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def is_backend_failure(error: WireError) -> bool:
