@@ -727,6 +727,21 @@ async def test_what_is_appended_is_charged(kind: Kind) -> None:
     assert left(house) == 0
 
 
+async def test_what_is_kept_of_the_create_is_charged() -> None:
+    """An app is given it in each step: a member without end must not be a way round the budgets either."""
+    house = rolling("app", limits=Limits(max_connection_bytes=30_000))
+    ledger = house.middleware.registry.ledger
+    house.say_items(("call", "c1"))
+    house.say_items(("call", "d1"))
+    async with house.socket() as ws:
+        await until_blocked(ws, store=False, own="x" * 10_000)
+        assert ledger.process.used > 10_000
+        await ws.send_json(create("Go.", store=False, own="x" * 20_000, stream_id="a"))
+        assert kinds(await step(ws))[-1] == "completed", "there is no room for it to wait"
+        assert house.app.requests[0].body["own"] == "x" * 10_000
+    assert left(house) == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_rollout_for_which_there_is_no_room_ends_where_it_would_wait(kind: Kind) -> None:
     """It could not go on: its client is told all there is, and hooks that it was not kept."""

@@ -21,6 +21,7 @@ from ws_responses.protocol.session import Turn
 from ws_responses.protocol.steering import required_input
 from ws_responses.settlement import TurnRecord, read_usage
 from ws_responses.spawn import Cancel
+from ws_responses.state.budget import Budget
 from ws_responses.state.node import ResponseNode
 from ws_responses.turn import TurnRun, told
 from ws_responses.upstreams.base import CurrentTurn, Emit
@@ -136,7 +137,9 @@ class RolloutRun(TurnRun):
         self._body: dict[str, Raw] = {}
         self._bound: int | None = None
         self._step: Step | None = None
-        self._parts: list[ResponseNode] = []
+        self._parts = self._joined.parts
+        self._charged: tuple[Budget, ...] = ()
+        self._charged_bytes = 0
         self._given: list[Appended | None] = []
         self._wake: anyio.Event | None = None
 
@@ -172,6 +175,9 @@ class RolloutRun(TurnRun):
             await super().run()
         finally:
             self._step = None  # it leads back to here: the history would wait for the garbage collector
+            for budget in self._charged:
+                budget.used -= self._charged_bytes
+            self._charged = ()
 
     def _inherit(self) -> None:
         """Keep nothing: a rollout is not steered, since what is appended may hold messages."""
@@ -283,7 +289,7 @@ class RolloutRun(TurnRun):
         end = self._joined.step_end(end)
         required = self._required(end)
         out_of_room = bool(required) and self._room(end) == 0
-        if required and not out_of_room and self._connection.session.may_block(self.turn):
+        if required and not out_of_room and self._connection.session.may_block(self.turn) and self._charge():
             app_id = end.app_id or end.response_id
             part = replace(end, response_id=self._connection.new_response_id(), app_id=app_id)
             node = self._make_node(part, part=True)
@@ -293,6 +299,15 @@ class RolloutRun(TurnRun):
         step.close()
         self._connection.trail(step)
         await self._end_by(self._joined.whole(end, "max_output_tokens" if out_of_room else None))
+
+    def _charge(self) -> bool:
+        """Charge what is kept of the create while it waits; return whether there is room for it."""
+        if not self._charged and self._body:
+            kept = {"tools": self.info.interned_tools, "instructions": self.info.interned_instructions}
+            # What is interned is charged where it is.
+            self._charged_bytes = sum(len(raw) for name, raw in self._body.items() if kept.get(name) is None)
+            self._charged = self._connection.reserve(self._charged_bytes, stored=False) or ()
+        return bool(self._charged) or not self._body
 
     def _required(self, end: TurnEnd) -> list[dict[str, str]]:
         """Return what the client is to bring after a step, as stubs; nothing if that is the end anyway."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ws_responses.protocol import events
 from ws_responses.protocol.events import EventHead, encode
 from ws_responses.protocol.rollout import DONE
+from ws_responses.state.node import ResponseNode
 from ws_responses.upstreams.output import OutputItems
 from ws_responses.upstreams.reading import decode_members, response_of, text_of
 from ws_responses.upstreams.repair import TurnEnd, TurnStream, with_number
@@ -36,16 +37,17 @@ class RolloutStream(TurnStream):
         joins_itself: The upstream numbers events and items over all steps.
         usage: Of the steps that are over, encoded; None if that of one of them is unknown.
         steps: Steps that are over.
+        parts: Their nodes, which have the items; the caller adds each before it calls :meth:`block` or :meth:`pause`.
     """
 
-    __slots__ = ("_app_id", "_closed", "_earlier", "joins_itself", "steps", "usage")
+    __slots__ = ("_app_id", "_closed", "joins_itself", "parts", "steps", "usage")
 
     def __init__(self, response_id: str, **options: Any) -> None:
         super().__init__(response_id, **options)
         self.joins_itself = False
         self.usage: bytes | None = None
         self.steps = 0
-        self._earlier: list[bytes] = []
+        self.parts: list[ResponseNode] = []
         self._closed: dict[str, Raw] = {}
         self._app_id: str | None = None
 
@@ -71,7 +73,11 @@ class RolloutStream(TurnStream):
         return None if response is None else text_of(response.get("id"))
 
     def _finished(self) -> list[bytes]:
-        return self._earlier + super()._finished()
+        return [*self._earlier(), *super()._finished()]
+
+    def _earlier(self) -> list[bytes]:
+        """Return the items of the steps that are over."""
+        return [item for node in self.parts for item in node.record.output_items()]
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
@@ -131,7 +137,6 @@ class RolloutStream(TurnStream):
 
     def _note(self, end: TurnEnd) -> None:
         self.usage = self.usage_after(end)
-        self._earlier += end.items
         self.steps += 1
 
     def _begin_step(self, count: int) -> None:
@@ -162,7 +167,7 @@ class RolloutStream(TurnStream):
             members["type"] = Raw(encode(kind))
             response |= {"status": Raw(encode(status)), "incomplete_details": Raw(encode({"reason": ended}))}
             response["completed_at"] = Raw(b"null")
-        response["output"] = Raw(b"[" + b",".join((*self._earlier, *end.items)) + b"]")
+        response["output"] = Raw(b"[" + b",".join((*self._earlier(), *end.items)) + b"]")
         response["usage"] = Raw(usage or b"null")
         members["response"] = Raw(encode(response))
         self.end = whole = replace(end, frame=encode(members), kind=kind, status=status, usage=usage)
@@ -171,7 +176,7 @@ class RolloutStream(TurnStream):
     def let_go(self) -> TurnEnd:
         """Return how a rollout ends that waits: as it is, with its calls open."""
         response: dict[str, Any] = dict(self._closed)
-        response["output"] = Raw(b"[" + b",".join(self._earlier) + b"]")
+        response["output"] = Raw(b"[" + b",".join(self._earlier()) + b"]")
         response["usage"] = Raw(self.usage or b"null")
         self.end = end = TurnEnd(
             frame=self._own_event(events.COMPLETED, response=response),
