@@ -112,7 +112,6 @@ ROWS: Final = (
         plain="500, ours",
         quart="500",
         django="500",
-        falcon="500",
         helps="Pages in HTML are never passed on; ours names an id that stands in the log.",
     ),
     _row(

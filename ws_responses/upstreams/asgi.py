@@ -151,7 +151,7 @@ class AppCall:
     async def _take(self, message: Message) -> None:
         self._taken += 1
         if self.gone:
-            self._drop()
+            await self._drop()
             return
         if not self._taken % _YIELD_EVERY:
             await checkpoint()  # an app that never waits must not starve the others, nor those who would stop it
@@ -174,12 +174,14 @@ class AppCall:
                 if not more:
                     self.release()
 
-    def _drop(self) -> None:
+    async def _drop(self) -> None:
         """Take what nobody listens to; raise if the app lets nobody else run meanwhile, who could end it."""
         if not self._dropped:
             next_round(self._let_drop)
         self._dropped += 1
         if self._dropped > _YIELD_EVERY:
+            if not self._dropped % _YIELD_EVERY:
+                await checkpoint()  # one that takes no notice of errors can be ended only here
             raise ClientGoneError("the client of this turn has gone")
 
     def _let_drop(self) -> None:
