@@ -101,8 +101,6 @@ ROWS: Final = (
         "log",
         "... in the midst of a stream: what it logs",
         "nothing",
-        sanic="an error",
-        helps="Sanic logs the `OSError` that its `send` raises then.",
     ),
     _row("error", "Its JSON errors: status, code, `Retry-After`", "kept"),
     _row(
