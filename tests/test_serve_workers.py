@@ -22,6 +22,7 @@ from tests.shell import create, id_of, kinds, text_of, types_of
 from tests.worker_processes import (
     KEY,
     LOOK_S,
+    connections_of,
     read_turn,
     socket_at,
     turn,
@@ -385,7 +386,7 @@ def listens(served: Served) -> bool:
     """Whether somebody does at the port."""
     port = int(served.url.removesuffix("/v1").rpartition(":")[2])
     processes = [served.process.pid, *workers_of(served.process.pid)]
-    connections = [each for pid in processes for each in psutil.Process(pid).net_connections("tcp")]
+    connections = [each for pid in processes for each in connections_of(pid)]
     return any(each.laddr.port == port and each.status == psutil.CONN_LISTEN for each in connections)
 
 

@@ -19,20 +19,31 @@ KEY = {"Authorization": "Bearer mine"}
 
 
 def workers_of(pid: int) -> list[int]:
-    """The workers of a supervisor."""
-    return [
-        child.pid
-        for child in psutil.Process(pid).children()
-        if child.status() != psutil.STATUS_ZOMBIE
-        and "multiprocessing.resource_tracker" not in " ".join(child.cmdline())
-    ]
+    """The workers of a supervisor that live."""
+    return [child.pid for child in psutil.Process(pid).children() if _is_worker(child)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        # uvicorn's own supervisor has a child that is none.
+        return process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def connections_of(pid: int) -> list[Any]:
+    """The TCP sockets of a process; none if it is no more."""
+    try:
+        return psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return []
 
 
 def worker_at(ws: ClientConnection, pid: int) -> int:
     """The worker that holds the other end of a socket."""
     ours = ws.local_address[1]
     for worker in workers_of(pid):
-        if any(each.raddr[1:] == (ours,) for each in psutil.Process(worker).net_connections("tcp")):
+        if any(each.raddr[1:] == (ours,) for each in connections_of(worker)):
             return worker
     raise AssertionError("no worker holds this socket")
 
@@ -46,7 +57,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def socket_at(
-    url: str, pid: int, accept: Callable[[int], bool] = lambda _: True, headers: Mapping[str, str] = KEY
+    url: str, pid: int, accept: Callable[[int], bool] | None = None, headers: Mapping[str, str] = KEY
 ) -> AsyncGenerator[ClientConnection]:
     """A socket at a worker that suits: the kernel gives them out as it likes."""
     with anyio.fail_after(PATIENCE_S):
@@ -56,7 +67,7 @@ async def socket_at(
             except InvalidStatus:
                 await anyio.sleep(LOOK_S)  # one that is about to end
                 continue
-            if accept(worker_at(ws, pid)):
+            if accept is None or accept(worker_at(ws, pid)):
                 break
             await ws.close()
     async with ws:

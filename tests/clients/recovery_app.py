@@ -6,14 +6,14 @@ They serve the path of the pi coding agent, too.
 
 from examples import fastapi_app
 from ws_responses import Limits, ResponsesApp, ResponsesWebSocketMiddleware
-from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.testing.model import ARGUMENTS, ScriptedModel
 
 from .engine_app import engine_with
 
 WAITS = {
     **ARGUMENTS,
-    "exec_command": {"cmd": "cat gate"},
+    "exec_command": {"cmd": "cat gate", "yield_time_ms": 30_000},  # Codex; by default it goes on after 10 s
     "bash": {"command": "cat gate"},
     "run_commands": {"commands": ["cat gate"]},
 }
@@ -39,6 +39,35 @@ class FirstSocket:
         await (self._first if first else self._rest)(scope, receive, send)
 
 
+class StallsOnce:
+    """An app that never answers the first tool output that it is given: who has passed that on is to be killed meanwhile."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._stalled = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or self._stalled:
+            await self._app(scope, receive, send)
+            return
+        body, message = b"", await receive()
+        while body := body + message.get("body", b""):
+            if not message.get("more_body"):
+                break
+            message = await receive()
+        if b"function_call_output" in body:
+            self._stalled = True
+            while message["type"] != "http.disconnect":
+                message = await receive()
+            return
+        whole = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self._app(scope, again, send)
+
+
 def _wrapped(limits: Limits) -> ASGIApp:
     return ResponsesWebSocketMiddleware(fastapi_app.api, path=PATHS, inner_path=PATHS[0], limits=limits)
 
@@ -53,3 +82,4 @@ wrapped_ageing = FirstSocket(_wrapped(OLD_SOON), wrapped)
 engine_ageing = FirstSocket(_engine_app(OLD_SOON), engine)
 wrapped_forgetful = _wrapped(KEEPS_NOTHING)
 engine_forgetful = _engine_app(KEEPS_NOTHING)
+wrapped_stalling = StallsOnce(wrapped)

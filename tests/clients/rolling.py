@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 import psutil
 
-from tests.worker_processes import workers_of
+from tests.worker_processes import connections_of, workers_of
 
 from .gate import wait_until
 from .programs import TIMEOUT_S
@@ -90,7 +90,7 @@ class Workers:
 
     def _holder(self) -> int:
         for worker in self._now():
-            for each in psutil.Process(worker).net_connections("tcp"):
+            for each in connections_of(worker):
                 if each.laddr.port == self._port and each.status == psutil.CONN_ESTABLISHED:
                     return worker
         raise AssertionError("no worker holds a socket")

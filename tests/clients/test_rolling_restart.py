@@ -2,6 +2,7 @@
 # ruff: noqa: E402 - the packages are optional
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from anyio import to_thread
 from tests.conftest import require
 
 from .codex import Codex
-from .gate import Gate, run_held
+from .gate import Gate, run_held, wait_until
 from .rolling import How, Workers
 from .server import Server
 from .test_openai_python import MODEL, WEATHER, send
@@ -66,6 +67,29 @@ def test_codex_ends_its_loop(model: Server, workers: Workers, tmp_path: Path, ho
     assert result.returncode == 0, result.stderr
     assert "1 of them tool outputs" in result.stdout
     assert len(model.recording.posts) == 2, "no turn was lost, and none was asked twice"
+    assert sockets(model) == 2
+
+
+@pytest.mark.usefixtures("codex_binary")
+def test_codex_takes_a_turn_again_whose_worker_is_killed(tmp_path: Path) -> None:
+    """In the middle of the turn: it counts one retry, and ends its loop at the other worker."""
+    (tmp_path / "model").mkdir()
+    with (
+        Server("tests.clients.recovery_app:wrapped_stalling", tmp_path / "model") as model,
+        Workers(model.base_url, f"sqlite:{tmp_path / 'chains.db'}") as workers,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        codex = Codex(tmp_path / "codex", workers.base_url, retries=1)
+        gate = Gate(codex.home)
+        running = threads.submit(codex.exec, "run the tool")
+        gate.reached().open(OUTPUT)
+        wait_until(lambda: len(model.recording.posts) == 2)
+        workers.disturb("crash")
+        result = running.result()
+
+    assert result.returncode == 0, result.stderr
+    assert "1 of them tool outputs" in result.stdout
+    assert len(model.recording.posts) == 3, "the question, the output, and the output again"
     assert sockets(model) == 2
 
 

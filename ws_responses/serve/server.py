@@ -115,6 +115,8 @@ def listen(family: socket.AddressFamily, address: tuple[str, int]) -> socket.soc
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Where a worker that is handed the listener cannot tell, what it accepts inherits this.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
