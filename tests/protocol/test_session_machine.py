@@ -759,13 +759,13 @@ class SessionMachine(RuleBasedStateMachine):
     def rollout(self, lane: str | None, rounds: list[bool], waits: bool) -> None:
         """The usual way of a rollout, which single rules take too rarely."""
         if lane not in {known.lane for known in self.running}:
-            self.create([lane], "", continues=False, warm_up=False)
+            self.create([lane], "", continues=False, warm_up=False, agents=False)
         for complete in rounds:
-            self.block(lane, ["c1", "c2"], begins=True)
+            self.block_rollout(lane, ["c1", "c2"], begins=True)
             self.append(lane, ["c2"], None, fitting=complete)
             self.append(lane, ["c1"], None, fitting=True)
         if waits:
-            self.block(lane, ["c3"], begins=True)
+            self.block_rollout(lane, ["c3"], begins=True)
 
     @precondition(is_open)
     @rule(
