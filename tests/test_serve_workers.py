@@ -1,9 +1,11 @@
 """`serve --workers`: real processes on one listening socket, that die, are replaced, restarted and stopped."""
 
+import asyncio
 import json
 import os
 import pty
 import signal
+import sys
 from collections.abc import AsyncIterator, Generator
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -16,6 +18,7 @@ import psutil
 import pytest
 
 from tests.adapters.proxy_servers import running
+from tests.adapters.redis_server import free_port
 from tests.conftest import require
 from tests.serve_process import PATIENCE_S, Served, serve, serve_at, serve_here
 from tests.shell import create, id_of, kinds, text_of, types_of
@@ -460,3 +463,20 @@ async def test_a_terminal_that_is_closed_ends_it() -> None:
         os.close(ours)
         served.signal(signal.SIGHUP)
         assert await served.ended() == 0
+
+
+async def test_it_serves_and_ends_although_nobody_reads_what_it_says() -> None:
+    """Without this a report that cannot be written would leave a supervisor that waits for ever for a worker that has ended."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    port = str(free_port())
+    command = (sys.executable, "-m", "ws_responses", "serve", "--port", port, *WITH_MEMORY)
+    process = await asyncio.create_subprocess_exec(*command, stdout=writer, stderr=asyncio.subprocess.DEVNULL)
+    os.close(writer)
+    await until(lambda: len(workers_of(process.pid)) == 2)
+    for worker in workers_of(process.pid):  # once both serve there is something to say
+        async with socket_at(f"ws://127.0.0.1:{port}/v1/responses", process.pid, partial(eq, worker)) as ws:
+            await turn(ws, create("hi", model="scripted"))
+    process.terminate()
+    with anyio.fail_after(PATIENCE_S):
+        await process.wait()

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -62,8 +63,9 @@ def _serve(options: ServeOptions) -> int:
 
 
 def _tell(report: str) -> None:
-    sys.stdout.write(report)
-    sys.stdout.flush()
+    with suppress(OSError):  # whoever started it does not listen any more: no reason not to serve
+        sys.stdout.write(report)
+        sys.stdout.flush()
 
 
 def serve_on(listener: "socket.socket", options: ServeOptions, started: "Callable[[Server, str], None]") -> int:

@@ -89,7 +89,7 @@ class Supervisor:
             return await self._over
         finally:
             self._carry_out(self._crew.force())
-            await asyncio.gather(*self._tasks)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             for number in handlers:
                 loop.remove_signal_handler(number)
 
@@ -128,7 +128,7 @@ class Supervisor:
             case Start(number):
                 task = asyncio.create_task(self._attend(number))
                 self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(self._attended)
             case Stop(number):
                 self._workers[number].send(signal.SIGTERM)
                 self._workers[number].limit(self._options.listen.grace_s + _MARGIN_S)
@@ -141,6 +141,13 @@ class Supervisor:
             case Over(code):
                 if not self._over.done():
                     self._over.set_result(code)
+
+    def _attended(self, task: asyncio.Task[None]) -> None:
+        """End with a fault of ours: nobody would hear of the end of that worker."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._over.done():
+            self._over.set_exception(error)
 
     async def _attend(self, number: int) -> None:
         """Start a worker, and tell the crew what becomes of it."""
