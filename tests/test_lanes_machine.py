@@ -394,4 +394,4 @@ class LanesMachine(RuleBasedStateMachine):
 
 
 TestLanes = LanesMachine.TestCase
-TestLanes.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLanes.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
