@@ -84,7 +84,7 @@ class LanesMachine(RuleBasedStateMachine):
             accept_cancel=True,
             probe=False,
             clock=FakeClock(),
-            limits=Limits(max_running_turns=max_running, max_pending_steers=MAX_STEERS),
+            limits=Limits(max_running_turns=max_running, max_pending_steers=MAX_STEERS, max_queued_creates=1000),
         )
         self.connect()
 
