@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeVar
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
-from ws_responses.errors import WSResponsesError
+from ws_responses.errors import ConfigurationError, WSResponsesError
 
 __all__ = ["SqliteFile", "SqliteFileRefused", "Synchronous"]
 
@@ -57,6 +57,9 @@ class SqliteFile:
         schema: Statements that make them.
         synchronous: See ``Synchronous``.
         busy_timeout_s: How long a piece of work waits for another process or thread that writes.
+
+    Raises:
+        ConfigurationError: The path names no file.
     """
 
     def __init__(
@@ -69,6 +72,11 @@ class SqliteFile:
         synchronous: Synchronous,
         busy_timeout_s: float,
     ) -> None:
+        if str(path) in ("", ":memory:"):
+            # SQLite would give each connection a database of its own.
+            raise ConfigurationError(
+                f"a database that several connections share needs the name of a file, not {str(path)!r}"
+            )
         self.path = Path(path)
         self._application_id = application_id
         self._version = version

@@ -586,6 +586,13 @@ async def test_what_is_not_to_be_stored_is_refused(path: Path, store: SqliteStor
     assert rows(path)["records"] == 0
 
 
+@pytest.mark.parametrize("path", ["", ":memory:"])
+def test_a_database_without_a_file_is_refused(path: str) -> None:
+    """Without this ``:memory:`` would be a file of that name, wherever the process was started."""
+    with pytest.raises(ConfigurationError, match="name of a file"):
+        SqliteStore(path)
+
+
 @pytest.mark.parametrize(
     "options",
     [
