@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,10 @@ __all__ = ["dist", "sdist", "tree", "wheel"]
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+# A shell lets what it runs in the background ignore Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REQUIRE_ALL = "WS_RESPONSES_REQUIRE_ALL"
 

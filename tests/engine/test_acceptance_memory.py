@@ -28,7 +28,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def turns_alive() -> int:
-    return sum(isinstance(one, CurrentTurn) for one in gc.get_objects())
+    return sum(type(one) is CurrentTurn for one in gc.get_objects())
 
 
 async def test_a_turn_is_gone_when_it_is_over() -> None:
