@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # Which tests `make test` runs, and extra arguments for pytest in every target: make test ARGS="-k sse -x"
-TESTS ?= not clients and not slow
+TESTS ?= not clients and not slow and not servers
 ARGS ?=
 PYTEST = $(BIN)/python -m pytest -q
 
@@ -24,7 +24,7 @@ help: ## this list
 demo: $(STAMP) $(MODEL) ## an agent loop over HTTP and over one WebSocket, side by side: scripted, and with a real model on this machine
 	@$(BIN)/python -m ws_responses demo $(ARGS)
 
-test: $(STAMP) $(MODEL) $(EMBEDDINGS) ## the tests (without: slow, real clients)
+test: $(STAMP) $(MODEL) $(EMBEDDINGS) ## the tests (without: slow, real servers, real clients)
 	@$(PYTEST) -m "$(TESTS)" $(ARGS)
 
 slow: $(STAMP) $(MODEL) ## the slow tests that need neither servers nor clients

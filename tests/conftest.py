@@ -1,5 +1,6 @@
 """What all tests share: the async backends, Hypothesis profiles, and `require` for tools that may be missing."""
 
+import gc
 import importlib.util
 import logging
 import os
@@ -38,6 +39,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Run each async test on both backends; a test of one only overrides this fixture or parametrises it."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of collected tests out of each search for garbage: some tests ask for many, and count what is found."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

