@@ -84,21 +84,23 @@ class ToolApp:
         ]
 
 
-class _Response(Struct):
+class ToolCalled(Struct):
+    """What a client needs of a response: its id, and its items as they came."""
+
     id: str
     output: list[Raw]
 
 
 class _Closing(Struct):
-    response: _Response
+    response: ToolCalled
 
 
 class _Item(Struct):
     call_id: str = ""
 
 
-_decode_closing = msgspec.json.Decoder(_Closing).decode
-_decode_item = msgspec.json.Decoder(_Item).decode
+decode_closing = msgspec.json.Decoder(_Closing).decode
+decode_item = msgspec.json.Decoder(_Item).decode
 
 
 class Peer:
@@ -195,7 +197,7 @@ class Conversation(Peer):
         self._asked = asked
         self._store = store
         self._outputs = ToolOutputs()
-        self._response = _Response("", [])
+        self._response = ToolCalled("", [])
 
     @classmethod
     def with_app(cls, history: Literal["replay", "forward", "turn"], *, store: bool) -> Self:
@@ -228,7 +230,7 @@ class Conversation(Peer):
             b"" if self.parent_id is None else b',"previous_response_id":"%s"' % self.parent_id.encode(),
             item,
         )
-        self._response = _decode_closing(await self.exchange(frame)).response
+        self._response = decode_closing(await self.exchange(frame)).response
         self.item_bytes += len(item) + sum(len(bytes(one)) for one in self._response.output)
         return self._asked.entered_at - self.received_at
 
@@ -237,7 +239,7 @@ class Conversation(Peer):
         for _ in range(turns):
             await self.turn(output_bytes)
             self.parent_id = self._response.id
-            self.call_id = _decode_item(self._response.output[-1]).call_id
+            self.call_id = decode_item(self._response.output[-1]).call_id
 
     def _item(self, size: int) -> dict[str, object]:
         text = self._outputs.next(size)

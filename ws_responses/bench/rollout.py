@@ -11,13 +11,10 @@ from statistics import median
 from time import thread_time
 from typing import Any, Final, Literal, Self, get_args
 
-import msgspec
-from msgspec import Raw, Struct
-
 from ws_responses import Limits, ResponsesApp, ResponsesEngine, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp
 from ws_responses.bench.engine import CallBackend
-from ws_responses.bench.inprocess import Peer, ToolApp
+from ws_responses.bench.inprocess import Peer, ToolApp, ToolCalled, decode_closing, decode_item
 from ws_responses.bench.loop import SHELL, ToolOutputs
 from ws_responses.bench.results import Details, Outcome, Row, Sample, in_turn
 from ws_responses.protocol.events import encode
@@ -42,23 +39,6 @@ _COPIES: Final = 24
 """Tools of a client that sends many: some 14 kB, and 6 kB of instructions."""
 
 
-class _Response(Struct):
-    id: str
-    output: list[Raw]
-
-
-class _Closing(Struct):
-    response: _Response
-
-
-class _Item(Struct):
-    call_id: str = ""
-
-
-_decode_closing = msgspec.json.Decoder(_Closing).decode
-_decode_item = msgspec.json.Decoder(_Item).decode
-
-
 class _Agent(Peer):
     """An agent's loop in one of both forms."""
 
@@ -67,7 +47,7 @@ class _Agent(Peer):
         self._form = form
         self._settings = settings
         self._outputs = ToolOutputs()
-        self._last = _Response("", [])
+        self._last = ToolCalled("", [])
 
     async def call(self) -> float:
         """Bring the output of the last tool call, and get the next one; return the CPU seconds."""
@@ -77,7 +57,7 @@ class _Agent(Peer):
         for _ in range(_LOOSE_ENDS):
             await asyncio.sleep(0)
         took = thread_time() - begin
-        self._last = _decode_closing(closing).response
+        self._last = decode_closing(closing).response
         return took
 
     def _frame(self) -> bytes:
@@ -85,7 +65,7 @@ class _Agent(Peer):
         if not self._last.id:
             item: dict[str, Any] = {"type": "message", "role": "user", "content": text}
             return b'{"type":"response.create",%b"input":[%b]}' % (self._settings, encode(item))
-        call_id = _decode_item(self._last.output[-1]).call_id
+        call_id = decode_item(self._last.output[-1]).call_id
         output = encode({"type": "function_call_output", "call_id": call_id, "output": text})
         if self._form == "prototype":
             return b'{"type":"response.append","input":[%b]}' % output
