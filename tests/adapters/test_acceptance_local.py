@@ -87,7 +87,7 @@ async def test_a_reconnect_after_a_warm_up_and_a_fork_computes_what_is_new(site:
 @pytest.mark.parametrize("mood", LOST.values(), ids=LOST)
 async def test_ids_that_the_server_does_not_tell_are_noticed(site: Site, mood: str) -> None:
     """The text reaches the client whole, and the next prompt is that of the text: half a character in it would be another."""
-    members: dict[str, Any] = {"max_output_tokens": 60, "text": {"format": _says(mood)}, "store": True}
+    members: dict[str, Any] = {"max_output_tokens": 400, "text": {"format": _says(mood)}, "store": True}
     async with site.socket() as client:
         first = await client.turn("Your mood?", **members)
         assert _said(first) == mood

@@ -51,7 +51,7 @@ def sample(server: LlamaServer, prompt: Rendered, **more: Any) -> Any:
     """Return the whole answer of the server to a prompt of ids."""
     return server.ask(
         "/completion",
-        {"prompt": prompt.ids().tolist(), "temperature": 0, "n_predict": 96, "return_tokens": True, **more},
+        {"prompt": prompt.ids().tolist(), "temperature": 0, "n_predict": 400, "return_tokens": True, **more},
     )
 
 
