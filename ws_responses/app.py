@@ -146,10 +146,10 @@ class ResponsesApp:
             await self.aclose()
 
     async def _create(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app.serve_post(scope, receive, send)
+        await self._app.posts.serve(scope, receive, send)
 
     async def _compact(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app.serve_post(scope, receive, send, upstream=self._compactor, peer_of=CompactTurn)
+        await self._app.posts.serve(scope, receive, send, upstream=self._compactor, peer_of=CompactTurn)
 
     async def _retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive

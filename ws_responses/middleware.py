@@ -1,55 +1,32 @@
-"""The middleware: guards an upgrade, then hands the socket to a connection."""
+"""The middleware: its options, the way of each ASGI scope, and what operators may ask."""
 
-import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
-import anyio
-
-from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
+from ws_responses._types import ASGIApp, Receive, Scope, Send
 from ws_responses.clock import Clock, MonotonicClock
-from ws_responses.connection import Connection
+from ws_responses.connector import Connector
 from ws_responses.counters import TenantCounters
-from ws_responses.errors import ConfigurationError, Forbidden, Refused, WireError
-from ws_responses.handshake import Handshake, deny, deny_with
-from ws_responses.http_turn import HttpTurn, read_body, send_error
-from ws_responses.instrumentation import ConnectionDenied, Hook, Reporter
+from ws_responses.deletions import Deletions
+from ws_responses.instrumentation import Hook, Reporter
 from ws_responses.limits import Limits
-from ws_responses.probe import AppRefusal, ask_app
+from ws_responses.posts import Posts
 from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
-from ws_responses.registry import Guest, Registry, Seat
+from ws_responses.registry import Registry
 from ws_responses.rendering.renderer import Renderer
 from ws_responses.routing import Router
 from ws_responses.safety import Safety
-from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf
+from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf, check_given
 from ws_responses.settlement import Settlement
-from ws_responses.state.store import InProcessStore, ResponseStore
-from ws_responses.upstreams.asgi import AsgiUpstream
+from ws_responses.state.store import ResponseStore
+from ws_responses.upgrade import Upgrades
 from ws_responses.upstreams.base import Upstream
-from ws_responses.upstreams.bodies import AppStore, Bodies, History, Prepare
-from ws_responses.upstreams.scope import InnerScope, route_path
+from ws_responses.upstreams.bodies import AppStore, History, Prepare
+from ws_responses.upstreams.scope import route_path
 from ws_responses.validation import OpenCalls
-
-logger = logging.getLogger("ws_responses.connection")
-
-
-class _InnerScopeOf:
-    """Makes the source of a connection's inner scopes; a ``partial`` for each idle connection would take three times the memory."""
-
-    __slots__ = ("_inner_path", "_keep_origin", "_scope")
-
-    def __init__(self, scope: Scope, keep_origin: bool, inner_path: str | None = None) -> None:  # noqa: FBT001 - ours
-        self._scope = scope
-        self._keep_origin = keep_origin
-        self._inner_path = inner_path
-
-    def __call__(self) -> InnerScope:
-        return InnerScope(self._scope, inner_path=self._inner_path, keep_origin=self._keep_origin)
 
 
 class ResponsesWebSocketMiddleware:
@@ -160,24 +137,16 @@ class ResponsesWebSocketMiddleware:
         guard_http: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        if not callable(app):
-            raise ConfigurationError("app must be an ASGI app")
-        if isinstance(store, str) and store != "memory":
-            raise ConfigurationError(f"store must be 'memory', a ResponseStore or None, not {store!r}")
-        if durable and (store is None or isinstance(store, str | InProcessStore)):
-            raise ConfigurationError("durable needs a store that outlives this process")
-        if isinstance(on_disconnect, str) and on_disconnect != "cancel":
-            raise ConfigurationError(f"on_disconnect must be 'cancel' or seconds, not {on_disconnect!r}")
-        if isinstance(authorize, str) and authorize != "open":
-            raise ConfigurationError(f"authorize must be a function, 'open' or None, not {authorize!r}")
-        if upstream is not None and authorize is None:
-            raise ConfigurationError(
-                "with upstream= no app judges the turns of a socket: give authorize=, or authorize='open' to let everybody in"
-            )
-        if upstream is not None and renderer is not None:
-            raise ConfigurationError("renderer= is for a wrapped app; an upstream renders by itself")
-        if upstream is not None and router is not None:
-            raise ConfigurationError("router= is for a wrapped app; an upstream routes by itself")
+        check_given(
+            app,
+            upstream=upstream,
+            renderer=renderer,
+            router=router,
+            store=store,
+            durable=durable,
+            on_disconnect=on_disconnect,
+            authorize=authorize,
+        )
         self.app = app
         self._upstream = upstream
         settings = Settings(
@@ -218,16 +187,11 @@ class ResponsesWebSocketMiddleware:
         self._settings = settings
         self.registry = Registry(settings, Reporter(hooks), store, tenant_key, counters)
         """What its connections share; for this package."""
-        make_bodies = partial(
-            Bodies,
-            app_store=app_store,
-            drop_fields=settings.drop_fields,
-            prepare=prepare,
-            max_bytes=settings.limits.max_request_bytes,
-        )
-        self._bodies = make_bodies(history)
-        # Over HTTP an id may be the app's own: what is not known here is left to it.
-        self._http_bodies = make_bodies("forward")
+        connector = Connector(app, self.registry, upstream)
+        self._upgrades = Upgrades(app, self.registry, connector)
+        self.posts = Posts(self.registry, connector)
+        """Answers POSTs by the same code; for this package."""
+        self._deletions = Deletions(self.registry)
         guarded = any(room is not None for room in (quota, safety, settlement))
         self._guards_http = guard_http and guarded and upstream is None
         if guarded and not guard_http:
@@ -239,11 +203,11 @@ class ResponsesWebSocketMiddleware:
         """Serve one ASGI scope: ours if it is a socket on our path, else the app's, untouched."""
         kind = scope["type"]
         if kind == "websocket" and route_path(scope) in self._settings.paths:
-            await self._serve(scope, receive, send)
-        elif kind == "http" and self._guards_http and scope["method"] == "POST" and self._is_create(scope):
-            await self._guard_post(scope, receive, send)
-        elif kind == "http" and scope["method"] == "DELETE" and self._deleted_id(scope) is not None:
-            await self.app(scope, receive, self._watch_delete(scope, send))
+            await self._upgrades.serve(scope, receive, send)
+        elif kind == "http" and self._guards_http and self.posts.is_create(scope):
+            await self.posts.guard(scope, receive, send)
+        elif kind == "http" and self._deletions.concerns(scope):
+            await self.app(scope, receive, self._deletions.watch(scope, send))
         else:
             await self.app(scope, receive, send)
 
@@ -307,187 +271,3 @@ class ResponsesWebSocketMiddleware:
     def unsettled_s(self) -> float:
         """Age of the oldest of them, in seconds."""
         return 0.0 if self.registry.settler is None else self.registry.settler.oldest_s
-
-    # -- an upgrade --------------------------------------------------------------------------------------------------
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (await receive())["type"] != "websocket.connect":
-            return
-        handshake = Handshake(scope)
-        settings = self._settings
-        inner = _InnerScopeOf(handshake.scope, settings.keep_origin, settings.inner_path)
-        with self.registry.seat() as seat:
-            try:
-                self._guard(handshake)
-                guest = await self._admit(handshake, inner, seat)
-            except AppRefusal as refusal:
-                self._report_denial(scope, refusal.status, refusal.code)
-                with suppress(OSError):  # the client has gone meanwhile
-                    await deny_with(scope, send, refusal.status, refusal.raw_headers, refusal.body)
-            except Refused as refusal:
-                self._report_denial(scope, refusal.status, refusal.code)
-                with suppress(OSError):
-                    await deny(scope, send, refusal)
-            else:
-                connection = await self._accept(handshake, inner, receive, send, guest)
-                del guest, inner  # what this frame names stays as long as the socket
-                if connection is not None:
-                    await connection.run()
-
-    async def _admit(self, handshake: Handshake, inner: Callable[[], InnerScope], seat: Seat) -> Guest:
-        """Judge an upgrade, the cheap checks first.
-
-        Raises:
-            Refused: It is turned away.
-        """
-        guest = await self.registry.admit(handshake, seat)
-        if self._settings.probe:
-            await ask_app(self.app, inner(), self._settings.clock, self._settings.limits.probe_timeout_s)
-        seat.confirm()
-        return guest
-
-    async def _accept(
-        self, handshake: Handshake, inner: Callable[[], InnerScope], receive: Receive, send: Send, guest: Guest
-    ) -> Connection | None:
-        connection = self._connect(handshake, receive, send, guest, inner)
-        try:
-            await send({"type": "websocket.accept", "headers": self._accept_headers(handshake)})
-        except OSError:
-            logger.debug("a client left before its upgrade was accepted")
-            return None
-        return connection
-
-    def _connect(
-        self,
-        handshake: Handshake,
-        receive: Receive,
-        send: Send,
-        guest: Guest,
-        inner: Callable[[], InnerScope],
-        upstream: Upstream | None = None,
-        *,
-        in_whole: bool = False,
-    ) -> Connection:
-        by_app = self._upstream is None and handshake.scope["type"] == "http"
-        bodies = self._http_bodies if by_app else self._bodies
-        upstream = upstream or self._upstream or AsgiUpstream(self.app, inner, bodies, self._settings.limits)
-        return Connection(
-            self.registry,
-            handshake,
-            receive,
-            send,
-            tenant=guest.tenant,
-            anonymous=guest.anonymous,
-            principal=guest.principal,
-            upstream=upstream,
-            history="forward" if by_app else self._settings.history,
-            in_whole=in_whole,
-        )
-
-    def _accept_headers(self, handshake: Handshake) -> list[tuple[bytes, bytes]]:
-        if self._settings.handshake_headers is None:
-            return []
-        try:
-            given = self._settings.handshake_headers(handshake)
-            return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
-        except Exception:
-            logger.exception("handshake_headers raised; the socket is accepted without them")
-            return []
-
-    def _guard(self, handshake: Handshake) -> None:
-        if not self._settings.enabled:
-            raise Refused(
-                "WebSocket mode is not available here; use HTTP.",
-                status=426,
-                code="upgrade_required",
-                headers={"connection": "close"},
-            )
-        if not handshake.origin_allowed(self._settings.allowed_origins):
-            raise Forbidden("This origin may not open a connection.", code="origin_not_allowed")
-
-    def _report_denial(self, scope: Scope, status: int, code: str) -> None:
-        self.registry.reporter.report(ConnectionDenied(path=scope["path"], status=status, code=code))
-
-    # -- a turn over HTTP --------------------------------------------------------------------------------------------
-
-    async def serve_post(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        upstream: Upstream | None = None,
-        peer_of: Callable[[bytes, Receive, Send], HttpTurn] = HttpTurn,
-    ) -> None:
-        """Answer a POST as a connection of one create, so that both ways run on the same code (for ``ResponsesApp``).
-
-        Args:
-            scope: Of the request.
-            receive: Likewise.
-            send: Likewise.
-            upstream: Answers it, if another one than usually does.
-            peer_of: Makes the connection's peer: of the body, and the request.
-
-        Raises:
-            WireError: The request is turned away; nothing has been sent.
-        """
-        handshake = Handshake(scope)
-        inner = _InnerScopeOf(handshake.scope, self._settings.keep_origin)
-        with self.registry.seat() as seat:
-            # Who may not come in is told so before the body is read.
-            guest = await self.registry.admit(handshake, seat)
-            body = await read_body(scope, receive, self._settings.limits, self._settings.clock)
-            if body is None:
-                return
-            peer = peer_of(body, receive, send)
-            del body
-            seat.confirm()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(peer.watch)
-                connection = self._connect(
-                    handshake, peer.receive, peer.send, guest, inner, upstream, in_whole=peer.in_whole
-                )
-                await connection.run()
-                tasks.cancel_scope.cancel()
-
-    async def _guard_post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self.serve_post(scope, receive, send)
-        except WireError as error:
-            await send_error(send, error)
-
-    def _is_create(self, scope: Scope) -> bool:
-        paths = (*self._settings.paths, self._settings.inner_path or "")
-        return _plain_path(route_path(scope)) in map(_plain_path, paths)
-
-    # -- DELETE ------------------------------------------------------------------------------------------------------
-
-    def _deleted_id(self, scope: Scope) -> str | None:
-        base, _, response_id = route_path(scope).rpartition("/")
-        paths = (*self._settings.paths, self._settings.inner_path)
-        return response_id if response_id and base in paths else None
-
-    def _watch_delete(self, scope: Scope, send: Send) -> Send:
-        """Drop an id here as well when the app says that it is deleted, before the client hears of it."""
-
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start" and 200 <= message["status"] < 300:
-                await self._forget(scope)
-            await send(message)
-
-        return watch
-
-    async def _forget(self, scope: Scope) -> None:
-        response_id = self._deleted_id(scope)
-        handshake = Handshake(scope)
-        try:
-            guest = await self.registry.identify(handshake)
-        except Refused:
-            return  # not ours to judge: the app has let it pass, but we do not know who it is
-        if response_id is not None:
-            await self.registry.forget(guest.tenant, response_id)
-
-
-def _plain_path(path: str) -> str:
-    """Return a path without needless slashes: some routers take one with them for the same, which must be no way round."""
-    return "/".join(filter(None, path.split("/")))

@@ -15,7 +15,8 @@ from ws_responses.rendering.renderer import Renderer
 from ws_responses.routing import Router
 from ws_responses.safety import Safety
 from ws_responses.settlement import Settlement
-from ws_responses.upstreams.base import Principal
+from ws_responses.state.store import InProcessStore, ResponseStore
+from ws_responses.upstreams.base import Principal, Upstream
 from ws_responses.upstreams.bodies import AppStore, History, Prepare
 from ws_responses.validation import OpenCalls
 
@@ -109,3 +110,39 @@ class Settings:
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ConfigurationError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def check_given(
+    app: object,
+    *,
+    upstream: Upstream | None,
+    renderer: Renderer | None,
+    router: Router | None,
+    store: ResponseStore | str | None,
+    durable: bool,
+    on_disconnect: str | float,
+    authorize: Authorize | str | None,
+) -> None:
+    """Check the options that become something else than they were given as, or do not go together.
+
+    Raises:
+        ConfigurationError: One is wrong.
+    """
+    if not callable(app):
+        raise ConfigurationError("app must be an ASGI app")
+    if isinstance(store, str) and store != "memory":
+        raise ConfigurationError(f"store must be 'memory', a ResponseStore or None, not {store!r}")
+    if durable and (store is None or isinstance(store, str | InProcessStore)):
+        raise ConfigurationError("durable needs a store that outlives this process")
+    if isinstance(on_disconnect, str) and on_disconnect != "cancel":
+        raise ConfigurationError(f"on_disconnect must be 'cancel' or seconds, not {on_disconnect!r}")
+    if isinstance(authorize, str) and authorize != "open":
+        raise ConfigurationError(f"authorize must be a function, 'open' or None, not {authorize!r}")
+    if upstream is not None and authorize is None:
+        raise ConfigurationError(
+            "with upstream= no app judges the turns of a socket: give authorize=, or authorize='open' to let everybody in"
+        )
+    if upstream is not None and renderer is not None:
+        raise ConfigurationError("renderer= is for a wrapped app; an upstream renders by itself")
+    if upstream is not None and router is not None:
+        raise ConfigurationError("router= is for a wrapped app; an upstream routes by itself")

@@ -163,7 +163,7 @@ def _described(kind: type, how: str) -> list[str]:
     ]
 
 
-_INTERNAL: Final = frozenset({"keep", "share", "serve_post", "bytes_since", "forget_answer"})
+_INTERNAL: Final = frozenset({"keep", "share", "bytes_since", "forget_answer"})
 """Public by their name only: for the steps of a turn."""
 
 
