@@ -1082,7 +1082,7 @@ async def test_a_closed_connection_leaves_only_what_is_stored(
 
 
 def stored_records(shell: Shell) -> list[Record]:
-    store = shell.middleware.registry.store
+    store = shell.middleware.registry.chains.store
     assert isinstance(store, InProcessStore)
     return [entry.value.record for shelf in store._shelves.values() for entry in shelf._entries.values()]
 

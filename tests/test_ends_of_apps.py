@@ -298,4 +298,4 @@ async def test_a_store_that_is_cancelled_by_itself_has_failed() -> None:
         await settle()
         assert ws.returned
         with pytest.raises(StoreError):
-            await middleware.registry._ask("load", store.load())
+            await middleware.registry.chains._ask("load", store.load())

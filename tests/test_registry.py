@@ -12,6 +12,7 @@ from tests.shell import KEY, OTHER_KEY, Shell, by_bearer, code_of, create, id_of
 from ws_responses import Handshake, Principal
 from ws_responses._types import Message
 from ws_responses.errors import RecordUnreadable, StoreError
+from ws_responses.ids import Ids
 from ws_responses.instrumentation import ConnectionDenied, StoreFailed, TurnFinished
 from ws_responses.state.node import Record
 from ws_responses.state.store import StoreKey
@@ -358,15 +359,15 @@ async def test_a_long_reason_is_cut_at_a_character() -> None:
 
 
 async def test_ids_cannot_be_guessed_and_never_repeat() -> None:
-    registry = Shell(ScriptedApp()).middleware.registry
+    ids = Ids()
 
-    ids = [registry.new_id("resp") for _ in range(1000)]
-    turns = [registry.new_turn_id() for _ in range(10)]
+    drawn = [ids.new("resp") for _ in range(1000)]
+    turns = [ids.new_turn() for _ in range(10)]
 
-    assert len(set(ids)) == 1000
-    assert all(re.fullmatch(r"resp_[0-9a-f]{32}", each) for each in ids)
+    assert len(set(drawn)) == 1000
+    assert all(re.fullmatch(r"resp_[0-9a-f]{32}", each) for each in drawn)
     assert len(set(turns)) == 10
-    assert Shell(ScriptedApp()).middleware.registry.new_turn_id() not in turns, "unique over processes"
+    assert Ids().new_turn() not in turns, "unique over processes"
 
 
 # -- a store that takes its time --------------------------------------------------------------------------------------

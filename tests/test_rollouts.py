@@ -619,7 +619,7 @@ async def test_a_drain_does_not_wait_for_tools(kind: Kind) -> None:
         assert kinds(events) == ["completed"]
         assert calls_in(events[0]["response"]) == ["c1"]
         assert await ws.wait_closed() == 1012
-    house.middleware.registry.draining = False
+    house.middleware.registry.seats.draining = False
     house.app._turns.clear()
     house.backend._scripts.clear()
     house.say("Done.")

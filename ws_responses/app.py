@@ -173,7 +173,7 @@ class ResponsesApp:
 
     async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive
-        guest = await self._app.registry.identify(Handshake(scope))
+        guest = await self._app.registry.admission.identify(Handshake(scope))
         await send_json(
             send, 200, {"object": "list", "data": [_model(name) for name in self.engine.models(guest.tenant)]}
         )
@@ -181,7 +181,7 @@ class ResponsesApp:
     async def _model(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive
         name: str = scope["path_params"]["model"]
-        guest = await self._app.registry.identify(Handshake(scope))
+        guest = await self._app.registry.admission.identify(Handshake(scope))
         if name not in self.engine.models(guest.tenant):
             raise ModelNotListed(name)
         await send_json(send, 200, _model(name))
@@ -194,8 +194,8 @@ class ResponsesApp:
         """
         response_id: str = scope["path_params"]["response_id"]
         registry = self._app.registry
-        guest = await registry.identify(Handshake(scope))
-        records = () if guest.anonymous else await registry.stored(guest.tenant, response_id)
+        guest = await registry.admission.identify(Handshake(scope))
+        records = () if guest.anonymous else await registry.chains.records(guest.tenant, response_id)
         if not records or records[-1].response is None:
             raise ResponseNotFound(response_id)
         return guest.tenant, records

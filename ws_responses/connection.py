@@ -132,7 +132,7 @@ class Connection:
         in_whole: bool = False,
     ) -> None:
         settings = registry.settings
-        self.id = registry.new_id("conn")
+        self.id = registry.ids.new("conn")
         self.registry = registry
         self.settings = settings
         self.limits = settings.limits
@@ -145,7 +145,7 @@ class Connection:
         self.upstream = upstream
         self.history: History = history
         self.in_whole = in_whole
-        self.stores = registry.store is not None and not anonymous
+        self.stores = registry.chains.store is not None and not anonymous
         self.account = registry.ledger.account(tenant)
         self.cache = ConnectionCache(registry.ledger)
         self.proven = False
@@ -156,13 +156,13 @@ class Connection:
         self.session = Session(
             self.limits,
             now=self._opened_at,
-            turn_ids=registry.new_turn_id,
+            turn_ids=registry.ids.new_turn,
             accept_wrapped=settings.accept_wrapped,
             accept_cancel=settings.accept_cancel,
             keepalive_s=settings.keepalive_s,
             age_notice=settings.age_notice,
             lanes=settings.profile == "openai",
-            steer_ids=registry.new_steer_id,
+            steer_ids=registry.ids.new_steer,
             appends=self._rolls,
             injects=self._takes_injections(upstream),
         )
@@ -220,7 +220,7 @@ class Connection:
                 if self.registry.settler is not None:
                     self.settling = Settling(self.registry.settler, self._spawner.spawn)
                 self._watchdog.start(self._tasks)
-                if self.registry.draining:
+                if self.registry.seats.draining:
                     self.retire()
                 try:
                     code = await self._read()
@@ -536,7 +536,7 @@ class Connection:
         Raises:
             Refused: Not (or no longer) allowed.
         """
-        principal = await self.registry.authorize(self.handshake, model)
+        principal = await self.registry.admission.authorize(self.handshake, model)
         if principal is not None and principal.tenant is not None and principal.tenant != self.tenant:
             raise Unauthorized("The credential of this connection now belongs to somebody else.")
         return principal
@@ -546,13 +546,9 @@ class Connection:
         node = self.cache.get(response_id)
         if node is not None or not self.stores:
             return node
-        deletions = self.registry.deletions
-        node = await self.registry.load(self, response_id, lane)
-        # Its ancestors stay unknown here: their ids may have been deleted, which only the store can tell. So may its own have
-        # been, while it was on its way.
-        if node is not None and node.id not in self.cache and deletions == self.registry.deletions:
-            self.cache.add(node)
-        return node
+        return await self.registry.chains.resolve(
+            response_id, tenant=self.tenant, lane=lane, cache=self.cache, charge=partial(self.reserve, stored=False)
+        )
 
     async def store_node(self, node: ResponseNode) -> bool:
         """Write a node to the store, if it is to be stored.
@@ -565,13 +561,14 @@ class Connection:
         """
         if not (self.stores and node.record.store):
             return True
-        if self.registry.store_is_local:
-            await self.registry.append(node)
+        chains = self.registry.chains
+        if chains.is_local:
+            await chains.append(node)
             return True
         if self.settings.durable:
-            return await self.registry.append(node)
+            return await chains.append(node)
         if self._storing is None:
-            self._storing = StoreQueue(self.registry, self._tasks, self._look_whether_idle)
+            self._storing = StoreQueue(chains, self.reporter, self._tasks, self._look_whether_idle)
         self._storing.put(node)
         return True
 
@@ -615,7 +612,7 @@ class Connection:
 
     def new_response_id(self) -> str:
         """Return an id of ours."""
-        return self.registry.new_id("resp")
+        return self.registry.ids.new("resp")
 
     def count_warm_up(self, size: int) -> None:
         """Bound what an unproven client may make us keep.

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses.admission import Guest
 from ws_responses.connection import Connection
 from ws_responses.handshake import Handshake
-from ws_responses.registry import Guest, Registry
+from ws_responses.registry import Registry
 from ws_responses.upstreams.asgi import AsgiUpstream
 from ws_responses.upstreams.base import Upstream
 from ws_responses.upstreams.bodies import Bodies

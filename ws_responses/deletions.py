@@ -41,7 +41,7 @@ class Deletions:
         response_id = self._deleted_id(scope)
         handshake = Handshake(scope)
         try:
-            guest = await self._registry.identify(handshake)
+            guest = await self._registry.admission.identify(handshake)
         except Refused:
             return  # not ours to judge: the app has let it pass, but we do not know who it is
         if response_id is not None:

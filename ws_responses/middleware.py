@@ -229,8 +229,8 @@ class ResponsesWebSocketMiddleware:
         close = getattr(self._upstream, "aclose", None)
         if close is not None:
             await close()
-        if self.registry.store is not None:
-            await self.registry.store.aclose()
+        if self.registry.chains.store is not None:
+            await self.registry.chains.store.aclose()
         await self.registry.places.aclose()
 
     async def drain(self, timeout_s: float | None = None) -> bool:

@@ -64,9 +64,9 @@ class Posts:
         """
         handshake = Handshake(scope)
         inner = self._connector.inner_scope_of(handshake)
-        with self._registry.seat() as seat:
+        with self._registry.seats.seat() as seat:
             # Who may not come in is told so before the body is read.
-            guest = await self._registry.admit(handshake, seat)
+            guest = await self._registry.admission.admit(handshake, seat)
             body = await read_body(scope, receive, self._settings.limits, self._settings.clock)
             if body is None:
                 return

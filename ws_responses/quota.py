@@ -1,14 +1,14 @@
 """The quota room: the operator may refuse a turn before it runs."""
 
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import ceil
 from typing import Final
 
 from msgspec import Struct
 
-from ws_responses.cancellation import no_cancellation_but_ours
+from ws_responses.asking import LateError, in_time
 from ws_responses.clock import Clock
 from ws_responses.errors import Refused, Unavailable
 
@@ -71,18 +71,13 @@ async def ask_quota(quota: Quota, request: QuotaRequest, *, clock: Clock, timeou
     Raises:
         Refused: It may not, or the function failed or was late (503): a quota fails closed.
     """
-    answered = False
     try:
-        with no_cancellation_but_ours(), clock.move_on_after(timeout_s):
-            answer = quota(request)
-            if inspect.isawaitable(answer):
-                await answer
-            answered = True
+        await in_time(partial(quota, request), clock, timeout_s)
     except Refused:
         raise
+    except LateError:
+        logger.warning("quota was late")
+        raise Unavailable("The quota could not be checked in time.", headers={"retry-after": "1"}) from None
     except Exception as error:
         logger.exception("quota raised")
         raise Unavailable("The quota could not be checked.", headers={"retry-after": "1"}) from error
-    if not answered:
-        logger.warning("quota was late")
-        raise Unavailable("The quota could not be checked in time.", headers={"retry-after": "1"})

@@ -1,23 +1,21 @@
 """Writes to a store that may be slow: in the order of the turns, by a task of their own, so that no turn waits for them."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
 
-from ws_responses.instrumentation import StoreFailed
+from ws_responses.instrumentation import Reporter, StoreFailed
 from ws_responses.state.node import ResponseNode
-
-if TYPE_CHECKING:
-    from ws_responses.registry import Registry
+from ws_responses.stored_chains import StoredChains
 
 
 class StoreQueue:
     """Nodes of one connection that are to be stored; made when there is a first one.
 
     Args:
-        registry: Writes them.
+        chains: Writes them.
+        reporter: Is told what is not written.
         tasks: Where the task that writes runs.
         on_idle: Is called when all is written.
 
@@ -25,10 +23,11 @@ class StoreQueue:
         busy: Something waits, or is being written.
     """
 
-    __slots__ = ("_nodes", "_on_idle", "_registry", "_scope", "_tasks", "_written", "busy")
+    __slots__ = ("_chains", "_nodes", "_on_idle", "_reporter", "_scope", "_tasks", "_written", "busy")
 
-    def __init__(self, registry: "Registry", tasks: TaskGroup, on_idle: Callable[[], None]) -> None:
-        self._registry = registry
+    def __init__(self, chains: StoredChains, reporter: Reporter, tasks: TaskGroup, on_idle: Callable[[], None]) -> None:
+        self._chains = chains
+        self._reporter = reporter
         self._tasks = tasks
         self._on_idle = on_idle
         self._nodes: list[ResponseNode] = []
@@ -58,10 +57,10 @@ class StoreQueue:
     async def _write(self) -> None:
         with anyio.CancelScope(shield=True) as self._scope:
             while self._nodes:
-                await self._registry.append(self._nodes[0])
+                await self._chains.append(self._nodes[0])
                 del self._nodes[0]
         for _ in self._nodes:
-            self._registry.reporter.report(StoreFailed(operation="append", error="the connection ended"))
+            self._reporter.report(StoreFailed(operation="append", error="the connection ended"))
         self._nodes.clear()
         self.busy = False
         if self._written is not None:

@@ -722,7 +722,7 @@ class TurnRun:
             usage=usage,
             response_id=self._told_id,
             ran=self._ran,
-            draining=connection.registry.draining,
+            draining=connection.registry.seats.draining,
             first_event_s=None if first is None else first - self._started_at,
             duration_s=now - self._started_at,
             events=self.stream.events,

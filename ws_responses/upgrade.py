@@ -4,13 +4,15 @@ import logging
 from contextlib import suppress
 
 from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses.admission import Guest
 from ws_responses.connection import Connection
 from ws_responses.connector import Connector, InnerScopeOf
 from ws_responses.errors import Forbidden, Refused
 from ws_responses.handshake import Handshake, deny, deny_with
 from ws_responses.instrumentation import ConnectionDenied
 from ws_responses.probe import AppRefusal, ask_app
-from ws_responses.registry import Guest, Registry, Seat
+from ws_responses.registry import Registry
+from ws_responses.seats import Seat
 
 logger = logging.getLogger("ws_responses.connection")
 
@@ -36,7 +38,7 @@ class Upgrades:
             return
         handshake = Handshake(scope)
         inner = self._connector.inner_scope_of(handshake)
-        with self._registry.seat() as seat:
+        with self._registry.seats.seat() as seat:
             try:
                 self._guard(handshake)
                 guest = await self._admit(handshake, inner, seat)
@@ -60,7 +62,7 @@ class Upgrades:
         Raises:
             Refused: It is turned away.
         """
-        guest = await self._registry.admit(handshake, seat)
+        guest = await self._registry.admission.admit(handshake, seat)
         if self._settings.probe:
             await ask_app(self._app, inner(), self._settings.clock, self._settings.limits.probe_timeout_s)
         seat.confirm()

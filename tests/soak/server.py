@@ -131,7 +131,7 @@ class Soaked:
         self.facts[f"{kind} {fact.outcome}" if isinstance(fact, TurnFinished) else kind] += 1
 
     def _figures(self) -> dict[str, Any]:
-        store = self.middleware.registry.store
+        store = self.middleware.registry.chains.store
         assert isinstance(store, InProcessStore)
         store.expire()
         gc.collect()

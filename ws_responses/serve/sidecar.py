@@ -57,8 +57,8 @@ def sidecar(options: ServeOptions) -> Served:
 async def _close(middleware: ResponsesWebSocketMiddleware) -> None:
     """Close what the lifespan does not: that is the proxy's."""
     registry = middleware.registry
-    if registry.store is not None:
-        await registry.store.aclose()
+    if registry.chains.store is not None:
+        await registry.chains.store.aclose()
     await registry.places.aclose()
 
 
