@@ -1117,11 +1117,11 @@ async def test_what_waits_is_let_go_of_at_the_end() -> None:
             await ws.send_json(create("x" * 1000))
         await app.wait_requests(1)
         (connection,) = shell.middleware.registry.connections
-        assert connection.session.queued_bytes > 10_000
+        assert connection.session.lanes.queued_bytes > 10_000
         await ws.close()
         await shell.clock.advance(GRACE)
-        assert connection.session.queued_bytes == 0
-        assert not any(lane.queue for lane in connection.session.lanes.values())
+        assert connection.session.lanes.queued_bytes == 0
+        assert not any(lane.queue for lane in connection.session.lanes.by_name.values())
 
 
 # -- whatever happens -------------------------------------------------------------------------------------------------

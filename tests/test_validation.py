@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ws_responses.errors import InvalidRequest, ToolCallNotFound, ToolOutputMissing, WireError
-from ws_responses.protocol.events import ResponseCreate, decode_members, lane_of, parse_create
+from ws_responses.protocol.creates import ResponseCreate, parse_create
+from ws_responses.protocol.frames import decode_members, lane_of
 from ws_responses.testing.strategies import ConversationTurn, answer_to, conversations, history
 from ws_responses.validation import (
     START,

@@ -16,8 +16,7 @@ from ws_responses.handshake import Handshake
 from ws_responses.instrumentation import ConnectionClosed, ConnectionOpened, FrameRefused
 from ws_responses.outbox import Outbox
 from ws_responses.protocol import injecting
-from ws_responses.protocol.events import ResponseCreate, encode_error
-from ws_responses.protocol.session import (
+from ws_responses.protocol.actions import (
     AbortTurn,
     Action,
     Close,
@@ -25,16 +24,16 @@ from ws_responses.protocol.session import (
     EndEarly,
     KeepAlive,
     ResumeTurn,
-    Session,
     StartTurn,
     TellSteer,
-    Turn,
-    TurnPhase,
     TurnQueued,
 )
-from ws_responses.protocol.session import (
-    Send as SendFrame,
-)
+from ws_responses.protocol.actions import Send as SendFrame
+from ws_responses.protocol.creates import ResponseCreate
+from ws_responses.protocol.events import encode_error
+from ws_responses.protocol.phases import TurnPhase
+from ws_responses.protocol.session import Session
+from ws_responses.protocol.turns import Turn
 from ws_responses.rollout import RolloutRun, Step
 from ws_responses.settings import Steering
 from ws_responses.settlement import Settling

@@ -3,7 +3,8 @@
 from anyio.abc import TaskGroup
 
 from ws_responses.flag import Flag
-from ws_responses.protocol.session import Close, legal_close
+from ws_responses.protocol.actions import Close
+from ws_responses.protocol.closing import legal_close
 from ws_responses.writer import Writer
 
 

@@ -17,8 +17,8 @@ from ws_responses.engine.choice import relaxed
 from ws_responses.errors import StreamTruncated, WireError
 from ws_responses.protocol import events
 from ws_responses.protocol.rollout import Appended
-from ws_responses.protocol.session import Turn
 from ws_responses.protocol.steering import required_input
+from ws_responses.protocol.turns import Turn
 from ws_responses.settlement import TurnRecord, read_usage
 from ws_responses.spawn import Cancel
 from ws_responses.state.budget import Budget

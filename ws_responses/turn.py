@@ -27,8 +27,10 @@ from ws_responses.errors import (
 from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
 from ws_responses.instrumentation.raised import log_raised
 from ws_responses.protocol import events
-from ws_responses.protocol.session import Actions, TellSteer, Turn, TurnPhase
+from ws_responses.protocol.actions import Actions, TellSteer
+from ws_responses.protocol.phases import TurnPhase
 from ws_responses.protocol.steering import BLOCKING_FIELDS, NO_RESPONSE, Ending, required_input
+from ws_responses.protocol.turns import Turn
 from ws_responses.protocol.withheld import withheld
 from ws_responses.quota import QuotaRequest, ask_quota
 from ws_responses.rendering.cache import Rendering

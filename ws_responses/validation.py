@@ -18,7 +18,7 @@ from ws_responses.protocol.calls import (
     output_head,
     require_answers,
 )
-from ws_responses.protocol.events import ResponseCreate
+from ws_responses.protocol.creates import ResponseCreate
 from ws_responses.protocol.items import COMPACTION, ItemHead
 
 OpenCalls = Literal["check", "app"]

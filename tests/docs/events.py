@@ -5,7 +5,8 @@ from typing import Final
 
 from ws_responses.engine.compacting import COMPACTING
 from ws_responses.protocol import cancelling, events, injecting, items, rollout, steering
-from ws_responses.protocol.events import MAX_ID_CHARS
+from ws_responses.protocol.creates import IGNORED_FIELDS, MAX_MEMBERS
+from ws_responses.protocol.frames import MAX_ID_CHARS
 from ws_responses.protocol.profiles import RENAMED, is_served
 
 CLIENT: Final[dict[str, str]] = {
@@ -93,10 +94,10 @@ def page(made: str) -> list[str]:
         f"items, null or absent), `previous_response_id` (at most {MAX_ID_CHARS} characters; null and an empty string count as",
         "absent; not together with `conversation`), `store`, `model`, `tools`, `instructions`, `conversation`, `prompt`,",
         "`prompt_cache_options`. What names something kept: [who looks it up](references.md). Dropped: "
-        + ", ".join(map(_code, sorted(events.IGNORED_FIELDS - {"background"})))
+        + ", ".join(map(_code, sorted(IGNORED_FIELDS - {"background"})))
         + ",",
         "`background: false`. `background: true` is refused. Everything else goes to the app as it came. A top-level number",
-        f"beyond all ranges (`1e999`) is refused, and so are more than {events.MAX_MEMBERS} members.",
+        f"beyond all ranges (`1e999`) is refused, and so are more than {MAX_MEMBERS} members.",
         "",
         "## To the client",
         "",

@@ -29,7 +29,7 @@ from ws_responses import (
 from ws_responses.counters import TenantCounters
 from ws_responses.instrumentation import Fact, facts
 from ws_responses.protocol.events import encode_error
-from ws_responses.protocol.session import SESSION_TABLE, TURN_TABLE, SessionPhase, TurnPhase
+from ws_responses.protocol.phases import SESSION_TABLE, TURN_TABLE, SessionPhase, TurnPhase
 from ws_responses.state.store import ResponseStore
 from ws_responses.upstreams import answers, bodies
 
@@ -294,6 +294,10 @@ FURTHER_CODES: Final[dict[str, tuple[int, str]]] = {
         400,
         "A member of the frame has a wrong type, or members contradict each other. Evicts nothing.",
     ),
+    "response_not_found": (
+        400,
+        "A steer or an injection for a response that is not on this connection, or takes none: it is given back with the code.",
+    ),
     "response_already_completed": (
         409,
         "`response.cancel`: the response had completed by then. (Steers are given back with the same code.)",
@@ -508,7 +512,7 @@ def states() -> str:
         "",
         MADE,
         "",
-        "These are the two tables of `ws_responses/protocol/session.py`, and nothing else is legal: a move that is not drawn",
+        "These are the two tables of `ws_responses/protocol/phases.py`, and nothing else is legal: a move that is not drawn",
         "here is a fault of the code around the session and raises `LocalProtocolError`. A bad client moves nothing.",
         "",
         "## A connection",

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.fuzz.mutations import many, mutated
 from tests.fuzz.outcomes import assert_documented, no_fault_of_ours
 from ws_responses import Limits, ResponsesWebSocketMiddleware
-from ws_responses.protocol.session import AbortTurn, Close, DropTurn, Send, Session, StartTurn, TurnQueued
+from ws_responses.protocol.actions import AbortTurn, Close, DropTurn, Send, StartTurn, TurnQueued
+from ws_responses.protocol.session import Session
 from ws_responses.testing import MemorySocket, ScriptedApp, settle
 from ws_responses.testing.strategies import client_frames
 

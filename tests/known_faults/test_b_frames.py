@@ -11,7 +11,7 @@ from openai.types.responses import ResponseErrorEvent
 
 from ws_responses import Limits, ResponsesWebSocketMiddleware
 from ws_responses.limits import MIB
-from ws_responses.protocol.session import legal_close
+from ws_responses.protocol.closing import legal_close
 from ws_responses.testing import FakeClock, MemorySocket, ScriptedApp, steps
 from ws_responses.testing.steps import Step
 

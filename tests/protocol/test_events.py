@@ -14,8 +14,12 @@ from tests.protocol.reference import Create, Ignored, Injecting, Refusal, Steeri
 from ws_responses.errors import InvalidRequest, MalformedFrame, WireError
 from ws_responses.limits import Limits
 from ws_responses.protocol import events
-from ws_responses.protocol.events import ResponseCreate, decode_members, encode_error, lane_of, parse_create
-from ws_responses.protocol.session import Actions, Close, Send, Session, SessionPhase, StartTurn
+from ws_responses.protocol.actions import Actions, Close, Send, StartTurn
+from ws_responses.protocol.creates import ResponseCreate, parse_create
+from ws_responses.protocol.events import encode_error
+from ws_responses.protocol.frames import decode_members, lane_of
+from ws_responses.protocol.phases import SessionPhase
+from ws_responses.protocol.session import Session
 from ws_responses.testing.strategies import client_frames, json_values
 
 GOOD = '{"type":"response.create","model":"m","input":"hi"}'
@@ -182,7 +186,7 @@ def test_an_acknowledgement_changes_nothing(frame: str | bytes) -> None:
     session = make_session()
     assert session.frame_received(frame, 1.0) == ()
     assert session.frame_received('{"type":"response.processed","stream_id":"no name!"}', 1.0) == ()
-    assert list(session.lanes) == [None]
+    assert list(session.lanes.by_name) == []
 
 
 @pytest.mark.parametrize(

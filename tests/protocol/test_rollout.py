@@ -9,8 +9,7 @@ import pytest
 
 from ws_responses.errors import Unavailable
 from ws_responses.limits import Limits
-from ws_responses.protocol.calls import START, UNKNOWN_BASE, CallState, after_output, output_head
-from ws_responses.protocol.session import (
+from ws_responses.protocol.actions import (
     AbortTurn,
     Action,
     Actions,
@@ -18,12 +17,13 @@ from ws_responses.protocol.session import (
     DropTurn,
     ResumeTurn,
     Send,
-    Session,
     StartTurn,
-    Turn,
-    TurnPhase,
     TurnQueued,
 )
+from ws_responses.protocol.calls import START, UNKNOWN_BASE, CallState, after_output, output_head
+from ws_responses.protocol.phases import TurnPhase
+from ws_responses.protocol.session import Session
+from ws_responses.protocol.turns import Turn
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "x"}
@@ -121,7 +121,7 @@ def test_an_append_without_a_rollout_says_so(lane: str | None) -> None:
     error = error_in(append(session, OUTPUT, **named))
     assert error["error"]["code"] == "rollout_not_found"
     assert error.get("stream_id") == lane
-    assert "a" not in session.lanes or lane == "a", "an append takes no lane"
+    assert "a" not in session.lanes.by_name or lane == "a", "an append takes no lane"
 
 
 def test_an_append_to_what_is_being_sampled_is_refused() -> None:

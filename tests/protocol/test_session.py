@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 import ws_responses
 from ws_responses.errors import LocalProtocolError, Unavailable, UpstreamTimeout, WireError
 from ws_responses.limits import Limits
-from ws_responses.protocol.session import (
-    SESSION_TABLE,
-    TURN_TABLE,
+from ws_responses.protocol.actions import (
     AbortTurn,
     Action,
     Actions,
@@ -25,16 +23,13 @@ from ws_responses.protocol.session import (
     DropTurn,
     KeepAlive,
     Send,
-    Session,
-    SessionInput,
-    SessionPhase,
     StartTurn,
-    Turn,
-    TurnInput,
-    TurnPhase,
     TurnQueued,
-    legal_close,
 )
+from ws_responses.protocol.closing import legal_close
+from ws_responses.protocol.phases import SESSION_TABLE, TURN_TABLE, SessionInput, SessionPhase, TurnInput, TurnPhase
+from ws_responses.protocol.session import Session
+from ws_responses.protocol.turns import Turn
 
 NO_TIME = Limits(
     first_event_timeout_s=None,
@@ -608,7 +603,7 @@ class TestWithoutLanes:
             "stream_id",
         )
         assert "stream_id" not in frame
-        assert (set(session.lanes), session.running) == ({None}, [])
+        assert (set(session.lanes.by_name), session.running) == (set(), [])
 
     def test_a_wrapped_create_is_no_way_round(self) -> None:
         session = make_session(lanes=False, accept_wrapped=True)

@@ -30,9 +30,8 @@ from ws_responses.errors import (
     WireError,
 )
 from ws_responses.limits import Limits
-from ws_responses.protocol.calls import CallState, OpenCall
-from ws_responses.protocol.events import decode_members
-from ws_responses.protocol.session import (
+from ws_responses.protocol import pending_injections, pending_steers
+from ws_responses.protocol.actions import (
     AbortTurn,
     Action,
     Actions,
@@ -42,15 +41,16 @@ from ws_responses.protocol.session import (
     KeepAlive,
     ResumeTurn,
     Send,
-    Session,
-    SessionPhase,
     StartTurn,
     TellSteer,
-    Turn,
-    TurnPhase,
     TurnQueued,
 )
+from ws_responses.protocol.calls import CallState, OpenCall
+from ws_responses.protocol.frames import decode_members
+from ws_responses.protocol.phases import SessionPhase, TurnPhase
+from ws_responses.protocol.session import Session
 from ws_responses.protocol.steering import Ending
+from ws_responses.protocol.turns import Turn
 from ws_responses.testing.strategies import client_frames
 
 LANES = ["a", "b", "c", "d", None]
@@ -264,10 +264,17 @@ class SessionMachine(RuleBasedStateMachine):
 
     def books(self) -> Any:
         session = self.session
-        lanes = {name: (lane.running, list(lane.queue)) for name, lane in session.lanes.items()}
-        books = lanes, list(session.running), session.queued_creates, session.queued_bytes, session.phase, self.ids
+        lanes = {name: (lane.running, list(lane.queue)) for name, lane in session.lanes.by_name.items()}
+        books = (
+            lanes,
+            list(session.running),
+            session.lanes.queued_creates,
+            session.lanes.queued_bytes,
+            session.phase,
+            self.ids,
+        )
         own = [(turn.steers, turn.injections, turn.blocked, turn.blocks, turn.phase) for turn in session.running]
-        return *books, session.steers, session.steer_bytes, session.inject_bytes, own
+        return *books, pending_steers.pending(session.lanes), own
 
     # -- carrying out actions, as the shell does ---------------------------------------------------------------------
 
@@ -1172,12 +1179,12 @@ class SessionMachine(RuleBasedStateMachine):
         session = self.session
         assert session.phase is SessionPhase[self.phase.upper()]
         assert set(session.running) == {known.turn for known in self.running}
-        assert session.queued_creates == len(self.waiting) <= self.limits.max_queued_creates
-        assert session.queued_bytes == sum(known.size for known in self.waiting) <= self.limits.max_queued_bytes
+        assert session.lanes.queued_creates == len(self.waiting) <= self.limits.max_queued_creates
+        assert session.lanes.queued_bytes == sum(known.size for known in self.waiting) <= self.limits.max_queued_bytes
         assert len(self.running) <= self.limits.max_running_turns
-        assert set(session.lanes) - {None} == self.names
+        assert set(session.lanes.by_name) - {None} == self.names
         assert len(self.names) <= self.limits.max_lanes
-        for lane in session.lanes.values():
+        for lane in session.lanes.by_name.values():
             on_lane = [known for known in self.running if known.lane == lane.name]
             assert [known.turn for known in on_lane] == ([] if lane.running is None else [lane.running])
             assert [known.blocked_at is not None or known.open_calls is not None for known in on_lane] == [
@@ -1188,9 +1195,12 @@ class SessionMachine(RuleBasedStateMachine):
             [known for known in self.turns if known.state not in ("waiting", "dropped")]
         )
         open_steers = self.open_steers()
-        assert session.inject_bytes == sum(size for known in self.running for _, size in known.injected)
-        assert session.steers == len(open_steers) <= self.limits.max_pending_steers
-        assert session.steer_bytes == sum(steer.size for steer in open_steers) <= self.limits.max_pending_steer_bytes
+        assert pending_injections.pending_bytes(session.running) == sum(
+            size for known in self.running for _, size in known.injected
+        )
+        given = [len(steer.given) for steer in pending_steers.pending(session.lanes)]
+        assert len(given) == len(open_steers) <= self.limits.max_pending_steers
+        assert sum(given) == sum(steer.size for steer in open_steers) <= self.limits.max_pending_steer_bytes
         assert len(self.closed) <= 1
         if self.phase == "open":
             assert not self.startable()

@@ -12,9 +12,13 @@ from pydantic import TypeAdapter
 
 from ws_responses.errors import Unavailable
 from ws_responses.limits import Limits
+from ws_responses.protocol.actions import Action, Actions, Close, EndEarly, Send, StartTurn, TellSteer
 from ws_responses.protocol.calls import START, after_output, output_head
-from ws_responses.protocol.session import Action, Actions, Close, EndEarly, Send, Session, StartTurn, TellSteer, Turn
-from ws_responses.protocol.steering import Ending, SteerRefused, read_items, required_input
+from ws_responses.protocol.pending_steers import pending
+from ws_responses.protocol.session import Session
+from ws_responses.protocol.steering import Ending, read_items, required_input
+from ws_responses.protocol.submissions import SubmissionRefused
+from ws_responses.protocol.turns import Turn
 from ws_responses.testing.builder import CALL_KINDS, CallKind, ResponseBuilder
 
 REQUIRED: TypeAdapter[Any] = TypeAdapter(ResponseSteerRequiredInput)
@@ -74,7 +78,7 @@ def test_what_need_not_be_answered_is_not_asked_for() -> None:
 )
 def test_only_messages_of_the_user_steer(given: Any) -> None:
     """Guide: no other roles, no tool outputs, no other members."""
-    with pytest.raises(SteerRefused) as refused:
+    with pytest.raises(SubmissionRefused) as refused:
         read_items(msgspec.json.decode(frame_of(given), type=dict[str, msgspec.Raw]))
     assert refused.value.code == "invalid_input"
 
@@ -136,9 +140,9 @@ def test_a_create_that_carries_steers_and_fails_gives_them_back() -> None:
     assert told(session.turn_ended(first, 2.0, WAITS)) == [("pending", None)]
     second = started(create(session, previous_response_id="resp_1", input="outputs"))
     assert inputs(second) == ["x", "outputs"]
-    assert session.steers == 1
+    assert len(pending(session.lanes)) == 1
     assert told(session.turn_ended(second, 3.0)) == [("failed", "successor_creation_failed")]
-    assert (session.steers, session.steer_bytes) == (0, 0)
+    assert not pending(session.lanes)
 
 
 def test_a_create_that_carries_steers_commits_them_when_its_response_begins() -> None:
@@ -150,7 +154,7 @@ def test_a_create_that_carries_steers_commits_them_when_its_response_begins() ->
     session.turn_ended(first, 2.0, WAITS)
     second = started(create(session, previous_response_id="resp_1"))
     assert not begin(session, second, "resp_2")
-    assert session.steers == 0
+    assert not pending(session.lanes)
     assert not told(session.turn_ended(second, 3.0))
 
 

@@ -24,7 +24,9 @@ from ws_responses import ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp, Message, Receive, Scope, Send
 from ws_responses.errors import EventTooLarge, StreamTruncated, UpstreamError, WireError
 from ws_responses.limits import Limits
-from ws_responses.protocol.events import TERMINAL, decode_members, parse_create
+from ws_responses.protocol.creates import parse_create
+from ws_responses.protocol.events import TERMINAL
+from ws_responses.protocol.frames import decode_members
 from ws_responses.testing import MemorySocket, ResponseBuilder, counting_ids, numbered
 from ws_responses.testing.clock import settle
 from ws_responses.upstreams.asgi import AppCall, AsgiUpstream

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.upstreams.wire import decoded
 from ws_responses.errors import RequestTooLarge
 from ws_responses.protocol.calls import START
-from ws_responses.protocol.events import decode_members, parse_create
+from ws_responses.protocol.creates import parse_create
+from ws_responses.protocol.frames import decode_members
 from ws_responses.state.history import join_items
 from ws_responses.state.node import Record, ResponseNode
 from ws_responses.testing.strategies import items, texts

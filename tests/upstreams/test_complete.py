@@ -3,7 +3,9 @@ from typing import Any
 
 from hypothesis import given
 
-from ws_responses.protocol.events import ResponseCreate, decode_members, encode, parse_create
+from ws_responses.protocol.creates import ResponseCreate, parse_create
+from ws_responses.protocol.events import encode
+from ws_responses.protocol.frames import decode_members
 from ws_responses.testing.strategies import create_bodies
 from ws_responses.upstreams.complete import response_members, warm_up_response
 

@@ -6,15 +6,16 @@ decided by the session; here stands what a submission is, and what is told of it
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from ws_responses.errors import MalformedFrame, WireError
 from ws_responses.protocol.calls import CallState, after_input, input_head
-from ws_responses.protocol.events import MAX_ID_CHARS, encode
+from ws_responses.protocol.frames import read_id
 from ws_responses.protocol.items import OUTPUTS
+from ws_responses.protocol.submissions import RefusalCode, SubmissionRefused, refusal_frame
 
 INJECT: Final = "response.inject"
 CREATED: Final = "response.inject.created"
@@ -23,15 +24,6 @@ FAILED: Final = "response.inject.failed"
 BETA: Final = "responses_multi_agent=v1"
 """What the header ``OpenAI-Beta`` of the upgrade names, among others."""
 
-InjectCode = Literal[
-    "response_already_completed",
-    "response_not_found",
-    "tool_call_not_found",
-    "invalid_input",
-    "websocket_queue_full",
-]
-"""The first two are OpenAI's; the others tell apart what OpenAI does not document."""
-
 _MEMBERS: Final = frozenset({"type", "response_id", "input"})
 
 
@@ -39,21 +31,8 @@ class _Enabled(Struct):
     enabled: bool = False
 
 
-_decode_str = msgspec.json.Decoder(str).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_enabled = msgspec.json.Decoder(_Enabled | None).decode
-
-
-class InjectRefused(WireError):
-    """An injection that is not taken, or cannot be committed: it goes back in a ``response.inject.failed``."""
-
-    status = 400
-    type = "invalid_request_error"
-    code = "response_not_found"
-    ran = False
-
-    def __init__(self, code: InjectCode, message: str) -> None:
-        super().__init__(message, code=code)
 
 
 class Injection(Struct, frozen=True):
@@ -88,11 +67,8 @@ def read_injection(members: Mapping[str, Raw]) -> Injection:
     Raises:
         MalformedFrame: It has no target or no array, so that nothing could be given back; or it has other members.
     """
-    try:
-        target = _decode_str(members.get("response_id", b"null"))
-    except msgspec.ValidationError:
-        target = ""
-    if not 0 < len(target) <= MAX_ID_CHARS:
+    target = read_id(members, "response_id")
+    if target is None:
         raise _malformed("The field 'response_id' must be the id of a response.", "response_id")
     given = bytes(members.get("input", b"null"))
     if given[:1] != b"[":
@@ -111,18 +87,18 @@ def items_of(injection: Injection) -> list[bytes]:
     """Return the items of a submission.
 
     Raises:
-        InjectRefused: There are none, or one of them is no output of a tool.
+        SubmissionRefused: There are none, or one of them is no output of a tool.
     """
     items = [bytes(item) for item in _decode_items(injection.given)]
     if not items:
-        raise InjectRefused("invalid_input", "The field 'input' must have an item.")
+        raise SubmissionRefused("invalid_input", "The field 'input' must have an item.")
     for index, item in enumerate(items):
         try:
             kind = input_head(item, index).type
         except WireError as error:
-            raise InjectRefused("invalid_input", error.message) from None
+            raise SubmissionRefused("invalid_input", error.message) from None
         if kind not in OUTPUTS:
-            raise InjectRefused(
+            raise SubmissionRefused(
                 "invalid_input", f"The item input[{index}] must be the output of a tool of the client's."
             )
     return items
@@ -132,13 +108,13 @@ def answered(calls: CallState, items: Sequence[bytes]) -> CallState:
     """Return the calls that are open after these outputs.
 
     Raises:
-        InjectRefused: One of them answers no open call.
+        SubmissionRefused: One of them answers no open call.
     """
     try:
         return after_input(calls, [input_head(item, index) for index, item in enumerate(items)])
     except WireError as error:
-        code: InjectCode = "tool_call_not_found" if error.code == "tool_call_not_found" else "invalid_input"
-        raise InjectRefused(code, error.message) from None
+        code: RefusalCode = "tool_call_not_found" if error.code == "tool_call_not_found" else "invalid_input"
+        raise SubmissionRefused(code, error.message) from None
 
 
 # --- what is told ---------------------------------------------------------------------------------------------------
@@ -149,15 +125,12 @@ def taken(injection: Injection) -> dict[str, Any]:
     return {"response_id": injection.target}
 
 
-def returned(error: InjectRefused, injection: Injection) -> dict[str, Any]:
+def returned(error: SubmissionRefused, injection: Injection) -> dict[str, Any]:
     """Return the members of the event that gives a submission back; ``error`` first, as for steers."""
     told = {"code": error.code, "message": error.message}
     return {"error": told, "response_id": injection.target, "input": Raw(injection.given)}
 
 
-def refusal(error: InjectRefused, injection: Injection, *, stream_id: str | None) -> bytes:
-    """Return the frame that gives back what was not taken; it has no place in the events of any response."""
-    frame: dict[str, Any] = {"type": FAILED, "sequence_number": 0, **returned(error, injection)}
-    if stream_id is not None:
-        frame["stream_id"] = stream_id
-    return encode(frame)
+def refusal(error: SubmissionRefused, injection: Injection, *, stream_id: str | None) -> bytes:
+    """Return the frame that gives back what was not taken."""
+    return refusal_frame(FAILED, returned(error, injection), stream_id=stream_id)

@@ -5,7 +5,7 @@ When sampling blocks on calls of the client the response says so (``response.don
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -13,9 +13,6 @@ from msgspec import Raw, Struct
 from ws_responses.errors import InvalidRequest, MalformedFrame
 from ws_responses.protocol.calls import CallState, after_input, input_head, require_answers
 from ws_responses.protocol.items import COMPACTION, ITEM_REFERENCE
-
-if TYPE_CHECKING:
-    from ws_responses.protocol.session import Turn
 
 APPEND: Final = "response.append"
 DONE: Final = "response.done"
@@ -75,22 +72,18 @@ class Appended(Struct, frozen=True):
     calls: CallState
 
 
-def read_append(members: Mapping[str, Raw], turn: "Turn | None") -> Appended:
-    """Return what an append brings to its lane.
+def read_append(members: Mapping[str, Raw], blocked: Blocked | None) -> Appended:
+    """Return what an append brings to the rollout on its lane.
 
     Args:
         members: Of the frame.
-        turn: What runs on the lane; None for nothing.
+        blocked: What the rollout waits for; None if it does not wait.
 
     Raises:
-        RolloutNotFound: It is for no rollout.
         RolloutNotBlocked: The rollout does not wait for it.
         MalformedFrame: It has other members, or its input is no array of items.
         InvalidRequest: An item cannot be appended, or a call is not answered, once each; ``param`` is the path.
     """
-    if turn is None:
-        raise RolloutNotFound
-    blocked = turn.blocked
     if blocked is None:
         raise RolloutNotBlocked
     for name in members:

@@ -11,10 +11,12 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from ws_responses.errors import MalformedFrame, WireError
+from ws_responses.errors import MalformedFrame
 from ws_responses.protocol.calls import CallState, output_head
-from ws_responses.protocol.events import MAX_ID_CHARS, ResponseCreate, encode
+from ws_responses.protocol.creates import ResponseCreate
+from ws_responses.protocol.frames import read_id
 from ws_responses.protocol.items import CALLS, call_key, user_message
+from ws_responses.protocol.submissions import SubmissionRefused, refusal_frame
 from ws_responses.protocol.withheld import withheld
 
 STEER: Final = "response.steer"
@@ -27,18 +29,7 @@ STEERED: Final = "steered"
 BLOCKING_FIELDS: Final = ("conversation", "context_management", "multi_agent")
 """Members of a create whose response cannot be steered (guide: conversations, automatic compaction, several agents)."""
 
-SteerCode = Literal[
-    "response_not_found",
-    "invalid_input",
-    "steering_not_supported",
-    "too_many_pending_steers",
-    "response_already_completed",
-    "response_not_active",
-    "successor_creation_failed",
-]
-
 _MEMBERS: Final = frozenset({"type", "previous_response_id", "input"})
-_decode_str = msgspec.json.Decoder(str).decode
 
 
 class _Part(Struct):
@@ -53,18 +44,6 @@ class _Message(Struct, forbid_unknown_fields=True):
 
 _decode_message = msgspec.json.Decoder(_Message).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
-
-
-class SteerRefused(WireError):
-    """A submission that is not taken, or cannot be committed: it goes back in a ``response.steer.failed``."""
-
-    status = 400
-    type = "invalid_request_error"
-    code = "invalid_input"
-    ran = False
-
-    def __init__(self, code: SteerCode, message: str) -> None:
-        super().__init__(message, code=code)
 
 
 class Steer(Struct, frozen=True):
@@ -112,11 +91,8 @@ def target_of(members: Mapping[str, Raw]) -> tuple[str, bytes]:
     Raises:
         MalformedFrame: One of them is missing: there is nothing that could be given back.
     """
-    try:
-        target = _decode_str(members.get("previous_response_id", b"null"))
-    except msgspec.ValidationError:
-        target = ""
-    if not 0 < len(target) <= MAX_ID_CHARS:
+    target = read_id(members, "previous_response_id")
+    if target is None:
         raise MalformedFrame(
             "The field 'previous_response_id' must be the id of a response.",
             param="previous_response_id",
@@ -131,7 +107,7 @@ def read_items(members: Mapping[str, Raw]) -> bytes:
     """Return the messages of a frame, encoded and joined by commas.
 
     Raises:
-        SteerRefused: It has other members, or its input is neither a string nor an array of user messages.
+        SubmissionRefused: It has other members, or its input is neither a string nor an array of user messages.
     """
     for name in members:
         if name not in _MEMBERS:
@@ -154,8 +130,8 @@ def read_items(members: Mapping[str, Raw]) -> bytes:
     return b",".join(bytes(item) for item in items)
 
 
-def _invalid(message: str) -> SteerRefused:
-    return SteerRefused("invalid_input", message)
+def _invalid(message: str) -> SubmissionRefused:
+    return SubmissionRefused("invalid_input", message)
 
 
 # --- what is told ---------------------------------------------------------------------------------------------------
@@ -171,7 +147,7 @@ def waiting(steer: Steer, required: Sequence[Mapping[str, str]]) -> dict[str, An
     return {**about(steer), "reason": "waiting_for_required_input", "required_input": list(required)}
 
 
-def returned(error: SteerRefused, target: str, given: bytes, id: str | None = None) -> dict[str, Any]:  # noqa: A002
+def returned(error: SubmissionRefused, target: str, given: bytes, id: str | None = None) -> dict[str, Any]:  # noqa: A002
     """Return the members of the event that gives a submission back.
 
     ``error`` comes first: what is read of the event for the log must not be a word of the client's.
@@ -181,12 +157,9 @@ def returned(error: SteerRefused, target: str, given: bytes, id: str | None = No
     return {"error": {"type": error.type, "code": error.code, "message": error.message}, "steer": steer}
 
 
-def refusal(error: SteerRefused, target: str, given: bytes, *, stream_id: str | None) -> bytes:
-    """Return the frame that gives back what was not accepted; it has no place in the events of any response."""
-    frame: dict[str, Any] = {"type": FAILED, "sequence_number": 0, **returned(error, target, given)}
-    if stream_id is not None:
-        frame["stream_id"] = stream_id
-    return encode(frame)
+def refusal(error: SubmissionRefused, target: str, given: bytes, *, stream_id: str | None) -> bytes:
+    """Return the frame that gives back what was not accepted."""
+    return refusal_frame(FAILED, returned(error, target, given), stream_id=stream_id)
 
 
 def required_input(calls: CallState, output: Iterable[bytes]) -> list[dict[str, str]]:

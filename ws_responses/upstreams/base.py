@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ws_responses.errors import WireError, WSResponsesError
-from ws_responses.protocol.events import ResponseCreate
+from ws_responses.protocol.creates import ResponseCreate
 from ws_responses.protocol.items import split_items
 from ws_responses.protocol.profiles import Profile
 from ws_responses.state.interning import Interned, Interner

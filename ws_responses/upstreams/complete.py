@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from ws_responses.protocol.events import ResponseCreate
+from ws_responses.protocol.creates import ResponseCreate
 
 _ECHOED: Final[dict[str, bytes]] = {
     "instructions": b"null",

@@ -18,8 +18,8 @@ from ws_responses.protocol.calls import output_head
 from ws_responses.protocol.events import EventHead, decode_delta_head, decode_plain_head, encode, encode_error
 from ws_responses.protocol.items import call_key
 from ws_responses.protocol.profiles import RENAMED, VERBATIM, is_served, renamed
-from ws_responses.protocol.session import Turn
 from ws_responses.protocol.steering import STEERED
+from ws_responses.protocol.turns import Turn
 from ws_responses.protocol.withheld import withheld
 from ws_responses.upstreams.answers import error_from_event
 from ws_responses.upstreams.output import OutputItems, after_compaction, begun

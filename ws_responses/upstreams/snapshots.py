@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from ws_responses.protocol import events
 from ws_responses.protocol.events import encode
+from ws_responses.protocol.frames import MAX_ID_CHARS
 from ws_responses.upstreams import strict as open_responses
 from ws_responses.upstreams.reading import text_of
 
@@ -116,7 +117,7 @@ class Snapshots:
         if not self._settled:
             self._settled = True
             given = text_of(response.get("id"))
-            if given and given != self.response_id and len(given) <= events.MAX_ID_CHARS and not self._is_live(given):
+            if given and given != self.response_id and len(given) <= MAX_ID_CHARS and not self._is_live(given):
                 self.response_id, self.own_id = given, True
         if self._previous is None:
             return {"id": self.response_id}
