@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ws_responses.cancellation import no_cancellation_but_ours
 from ws_responses.clock import Clock
@@ -28,7 +28,7 @@ async def in_time(ask: Callable[[], T | Awaitable[T]], clock: Clock, timeout_s: 
     """
     answers: list[T] = []
     with no_cancellation_but_ours(), clock.move_on_after(timeout_s):
-        answer = ask()
+        answer: Any = ask()
         answers.append(await answer if inspect.isawaitable(answer) else answer)
     if not answers:
         raise LateError
