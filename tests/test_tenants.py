@@ -264,7 +264,7 @@ async def test_what_the_app_accepts_is_kept_from_the_first_turn_on() -> None:
         for turn in (first, second):
             assert (turn.tools, turn.instructions) == (tools, "A")
         assert first.interned_tools is second.interned_tools
-        assert connection.interner.hits == 2
+        assert connection.charges.interner.hits == 2
 
 
 async def test_tools_of_lanes_that_take_turns_are_kept_once() -> None:

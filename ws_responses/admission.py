@@ -131,3 +131,19 @@ class Admission:
         if principal is None:
             raise Unauthorized("The credential is missing or not valid here.")
         return principal
+
+    async def authorize_turn(self, handshake: Handshake, model: str | None, tenant: str) -> Principal | None:
+        """Ask the operator again, for a turn of a connection.
+
+        Args:
+            handshake: Of the connection.
+            model: Of the turn.
+            tenant: Who owns the chains of the connection.
+
+        Raises:
+            Refused: Not (or no longer) allowed.
+        """
+        principal = await self.authorize(handshake, model)
+        if principal is not None and principal.tenant is not None and principal.tenant != tenant:
+            raise Unauthorized("The credential of this connection now belongs to somebody else.")
+        return principal

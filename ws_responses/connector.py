@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses._types import ASGIApp, Scope, Send
 from ws_responses.admission import Guest
 from ws_responses.connection import Connection
 from ws_responses.handshake import Handshake
@@ -66,7 +66,6 @@ class Connector:
     def connect(
         self,
         handshake: Handshake,
-        receive: Receive,
         send: Send,
         guest: Guest,
         inner: InnerScopeOf,
@@ -74,11 +73,10 @@ class Connector:
         *,
         in_whole: bool = False,
     ) -> Connection:
-        """Return a connection, to be run.
+        """Return a connection, to be served.
 
         Args:
             handshake: Its first request.
-            receive: Gives its frames.
             send: Takes its frames.
             guest: Who is at the other end.
             inner: See :meth:`inner_scope_of`.
@@ -91,7 +89,6 @@ class Connector:
         return Connection(
             self._registry,
             handshake,
-            receive,
             send,
             tenant=guest.tenant,
             anonymous=guest.anonymous,

@@ -10,6 +10,7 @@ from ws_responses.errors import WireError
 from ws_responses.handshake import Handshake
 from ws_responses.http_turn import HttpTurn, read_body, send_error
 from ws_responses.registry import Registry
+from ws_responses.serving import serve
 from ws_responses.upstreams.base import Upstream
 from ws_responses.upstreams.scope import route_path
 
@@ -76,9 +77,9 @@ class Posts:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(peer.watch)
                 connection = self._connector.connect(
-                    handshake, peer.receive, peer.send, guest, inner, upstream, in_whole=peer.in_whole
+                    handshake, peer.send, guest, inner, upstream, in_whole=peer.in_whole
                 )
-                await connection.run()
+                await serve(connection, peer.receive)
                 tasks.cancel_scope.cancel()
 
 

@@ -87,7 +87,7 @@ class Step:
         try:
             await told(partial(self._answer, self), self)
         finally:
-            self._connection.run_over(self)
+            self._connection.runs.over(self)
             self._answer = _nothing_to_answer
             self.changed.set()
 
@@ -163,7 +163,7 @@ class RolloutRun(TurnRun):
     def _stop_step(self) -> None:
         step = self._step
         if step is not None and not step.closed:
-            self._connection.stop(step)
+            self._connection.runs.stop(step)
             step.changed.set()
         self._wake_up()
 
@@ -219,14 +219,14 @@ class RolloutRun(TurnRun):
         if safety is not None:
             answer = partial(self._guarded, answer)
         self._step = step = Step(connection, self, answer)
-        connection.run_step(step)
+        connection.runs.start(step)
         await step.changed.wait()
         if not (step.closed or self._is_over):
             raise StreamTruncated
 
     async def _guarded(self, answer: Answer, step: Emit) -> None:
         assert self._safety is not None
-        await self._safety.run(answer, step, stop=partial(self._connection.stop, cast("Step", step)))
+        await self._safety.run(answer, step, stop=partial(self._connection.runs.stop, cast("Step", step)))
 
     async def _wait(self) -> Appended | None:
         """Return what is appended; None if nothing will be."""
@@ -291,13 +291,13 @@ class RolloutRun(TurnRun):
         out_of_room = bool(required) and self._room(end) == 0
         if required and not out_of_room and self._connection.session.may_block(self.turn) and self._charge():
             app_id = end.app_id or end.response_id
-            part = replace(end, response_id=self._connection.new_response_id(), app_id=app_id)
+            part = replace(end, response_id=self._connection.registry.ids.new("resp"), app_id=app_id)
             node = self._make_node(part, part=True)
             if node is not None:
                 await self._block(end, node, required, step)
                 return
         step.close()
-        self._connection.trail(step)
+        self._connection.runs.trail(step)
         await self._end_by(self._joined.whole(end, "max_output_tokens" if out_of_room else None))
 
     def _charge(self) -> bool:
@@ -306,7 +306,7 @@ class RolloutRun(TurnRun):
             kept = {"tools": self.info.interned_tools, "instructions": self.info.interned_instructions}
             # What is interned is charged where it is.
             self._charged_bytes = sum(len(raw) for name, raw in self._body.items() if kept.get(name) is None)
-            self._charged = self._connection.reserve(self._charged_bytes, stored=False) or ()
+            self._charged = self._connection.charges.reserve(self._charged_bytes, stored=False) or ()
         return bool(self._charged) or not self._body
 
     def _required(self, end: TurnEnd) -> list[dict[str, str]]:
@@ -332,7 +332,7 @@ class RolloutRun(TurnRun):
         checked = connection.settings.open_calls == "check"
         now = connection.clock.now()
         actions = connection.session.turn_blocked(self.turn, node.record.calls, now, checked=checked)
-        connection.trail(step)
+        connection.runs.trail(step)
         connection.look_soon()
         connection.perform(actions)
         if written is not None:

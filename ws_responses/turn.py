@@ -28,6 +28,7 @@ from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished
 from ws_responses.instrumentation.raised import log_raised
 from ws_responses.protocol import events
 from ws_responses.protocol.actions import Actions, TellSteer
+from ws_responses.protocol.creates import ResponseCreate
 from ws_responses.protocol.phases import TurnPhase
 from ws_responses.protocol.steering import BLOCKING_FIELDS, NO_RESPONSE, Ending, required_input
 from ws_responses.protocol.turns import Turn
@@ -190,7 +191,7 @@ class TurnRun:
         self._numbered = False
         self._untold: list[TellSteer] = []
         self.stream = self._stream_type(
-            connection.new_response_id(),
+            connection.registry.ids.new("resp"),
             stream_id=create.lane,
             previous_response_id=create.previous_response_id,
             model=create.model,
@@ -221,7 +222,7 @@ class TurnRun:
         try:
             await told(self._steps, self)
         finally:
-            self._connection.run_over(self)
+            self._connection.runs.over(self)
             # These lead back to here: the history would wait for the garbage collector.
             self.event = _discard
             self.delta = _discard_text
@@ -294,12 +295,14 @@ class TurnRun:
         if safety is None:
             await connection.upstream.run(self.info, self)
             return
-        await safety.run(partial(connection.upstream.run, self.info), self, stop=partial(connection.stop, self))
+        await safety.run(partial(connection.upstream.run, self.info), self, stop=partial(connection.runs.stop, self))
 
     async def _authorize(self) -> None:
         connection = self._connection
         if connection.settings.authorize is not None:
-            self.info.principal = await connection.authorize(self.info.model)
+            self.info.principal = await connection.registry.admission.authorize_turn(
+                connection.handshake, self.info.model, connection.tenant
+            )
 
     async def _admit(self) -> None:
         """Hold up a chain of which too much is not settled; take one of the tenant's places; ask the quota.
@@ -416,10 +419,10 @@ class TurnRun:
         info.encoded_delta = join_items(items, create.text_input)
         if create.warm_up:
             settings = (create.body.get(name, b"") for name in ("tools", "instructions"))
-            self._connection.count_warm_up(len(info.encoded_delta) + sum(len(bytes(raw)) for raw in settings))
+            self._connection.charges.count_warm_up(len(info.encoded_delta) + sum(len(bytes(raw)) for raw in settings))
         # Until the app has accepted something of this client, nothing that it sends may push out what others keep.
-        self._shares = self._connection.proven or create.warm_up
-        info.keep(self._connection.interner.intern if self._shares else _keep_alone)
+        self._shares = self._connection.charges.proven or create.warm_up
+        info.keep(self._connection.charges.interner.intern if self._shares else _keep_alone)
         if self._connection.steering is not None:
             self._inherit()
         create.array_input = None
@@ -482,7 +485,7 @@ class TurnRun:
         if self.turn.phase is TurnPhase.RUNNING and self.stream.created:
             self._connection.perform(self._connection.session.turn_event(self.turn, self.stream.response_id))
             if not self.info.warm_up:
-                self._connection.proven = True
+                self._connection.charges.proven = True
         end = self.stream.end
         if not frames and end is None:
             await self.skip(payload)
@@ -503,7 +506,7 @@ class TurnRun:
     async def _cut(self) -> None:
         """End the response here, and the app's call with it."""
         await self._finish(self.stream.cut())
-        self._connection.stop(self)
+        self._connection.runs.stop(self)
 
     # -- steering ----------------------------------------------------------------------------------------------------
 
@@ -664,7 +667,7 @@ class TurnRun:
             written = write(frame)
             connection.perform(actions)
             await written
-        connection.trail(self)
+        connection.runs.trail(self)
 
     def _told(self, actions: Actions) -> Actions:
         """Write what is to be told of steers, right behind the closing event; return what else is to be done."""
@@ -728,7 +731,7 @@ class TurnRun:
             first_event_s=None if first is None else first - self._started_at,
             duration_s=now - self._started_at,
             events=self.stream.events,
-            transport=connection.transport,
+            transport="http" if connection.handshake.scope["type"] == "http" else "socket",
         )
 
     @property
@@ -781,7 +784,7 @@ class TurnRun:
         if record is None:
             return None
         if not self._shares:
-            self.info.share(connection.interner)
+            self.info.share(connection.charges.interner)
         return ResponseNode(
             record,
             self._parent,
@@ -824,7 +827,7 @@ class TurnRun:
             status=intern(end.status),
             sampled=self.info.sampled,
             response=self.info.response if self.info.may_store and not part else None,
-            known_to_app=not differs and connection.app_keeps(create, own_id=end.own_id),
+            known_to_app=not differs and _app_keeps(connection, create, own_id=end.own_id),
             app_parent_id=create.previous_response_id if parent is None and not base else None,
             app_id=end.app_id,
             part=part,
@@ -836,8 +839,13 @@ class TurnRun:
             size += self.info.kept.bytes_since(None if parent is None else parent.kept)
         if self._safety is not None:
             size += self._safety.state.size
-        budgets = connection.reserve(size, stored=stored)
+        budgets = connection.charges.reserve(size, stored=stored)
         if budgets is None:
             connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=record.id, size=size))
             return None
         return replace(record, size=size, budgets=budgets)
+
+
+def _app_keeps(connection: "Connection", create: ResponseCreate, *, own_id: bool) -> bool:
+    """Whether the app itself produced and stored a response, so that its id can be forwarded."""
+    return connection.history == "forward" and own_id and create.stored and connection.settings.app_store == "keep"

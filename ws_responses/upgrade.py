@@ -13,6 +13,7 @@ from ws_responses.instrumentation import ConnectionDenied
 from ws_responses.probe import AppRefusal, ask_app
 from ws_responses.registry import Registry
 from ws_responses.seats import Seat
+from ws_responses.serving import serve
 
 logger = logging.getLogger("ws_responses.connection")
 
@@ -51,10 +52,10 @@ class Upgrades:
                 with suppress(OSError):
                     await deny(scope, send, refusal)
             else:
-                connection = await self._accept(handshake, inner, receive, send, guest)
+                connection = await self._accept(handshake, inner, send, guest)
                 del guest, inner  # what this frame names stays as long as the socket
                 if connection is not None:
-                    await connection.run()
+                    await serve(connection, receive)
 
     async def _admit(self, handshake: Handshake, inner: InnerScopeOf, seat: Seat) -> Guest:
         """Judge an upgrade, the cheap checks first.
@@ -68,10 +69,8 @@ class Upgrades:
         seat.confirm()
         return guest
 
-    async def _accept(
-        self, handshake: Handshake, inner: InnerScopeOf, receive: Receive, send: Send, guest: Guest
-    ) -> Connection | None:
-        connection = self._connector.connect(handshake, receive, send, guest, inner)
+    async def _accept(self, handshake: Handshake, inner: InnerScopeOf, send: Send, guest: Guest) -> Connection | None:
+        connection = self._connector.connect(handshake, send, guest, inner)
         try:
             await send({"type": "websocket.accept", "headers": self._accept_headers(handshake)})
         except OSError:
