@@ -1,55 +1,19 @@
 """`durable=True`: no client is told of a success before the store has the response, whatever becomes of the store."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 
+from tests.held_store import SharedStore
 from tests.rooms import Books
-from tests.shell import KEY, Shell, code_of, create, error_of, id_of, kinds, types_of
+from tests.shell import KEY, Shell, code_of, create, error_of, frames_of, id_of, kinds, types_of
 from ws_responses import ConfigurationError, ResponsesWebSocketMiddleware
 from ws_responses.errors import StoreError
 from ws_responses.instrumentation import StoreFailed, TurnFinished
 from ws_responses.state.budget import Ledger
-from ws_responses.state.node import Record
-from ws_responses.state.store import InProcessStore, StoreKey
+from ws_responses.state.store import InProcessStore
 from ws_responses.testing import ScriptedApp, settle
-
-
-class SharedStore:
-    """A store outside of the process, as far as the middleware can tell; writes wait while it is held."""
-
-    def __init__(self) -> None:
-        self._store = InProcessStore(Ledger(1 << 30, 1 << 30), lambda: 0.0)
-        self.go = anyio.Event()
-        self.go.set()
-        self.fault: Exception | None = None
-        self.asked = 0
-
-    def hold(self) -> None:
-        self.go = anyio.Event()
-
-    async def append(self, key: StoreKey, record: Record, parent: StoreKey | None, ttl_s: float) -> None:
-        self.asked += 1
-        await self.go.wait()
-        if self.fault is not None:
-            raise self.fault
-        await self._store.append(key, record, parent, ttl_s)
-
-    async def load(self, key: StoreKey) -> Sequence[Record]:
-        if self.fault is not None:
-            raise self.fault
-        return await self._store.load(key)
-
-    async def delete(self, key: StoreKey) -> None:
-        await self._store.delete(key)
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
-
-    def __len__(self) -> int:
-        return len(self._store)
 
 
 def durable(app: ScriptedApp, store: SharedStore, **options: Any) -> Shell:
@@ -166,6 +130,157 @@ async def test_a_turn_that_ends_while_it_is_stored_ends_once(how: str) -> None:
         store.go.set()
         await settle()
     assert len(shell.facts.of(TurnFinished)) == 1
+
+
+# -- who stops a turn while it is stored ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", [{}, {"response_id": "its own"}], ids=["lane", "response"])
+async def test_a_cancel_while_a_response_is_stored_comes_too_late(frame: dict[str, str]) -> None:
+    """Told that it was cancelled, the client would have an id that resolves nevertheless, here and at the next worker."""
+    app, store = ScriptedApp(), SharedStore()
+    shell = durable(app, store, accept_cancel=True)
+    async with shell.socket(KEY) as ws:
+        store.hold()
+        await ws.send_json(create("one"))
+        await settle()
+        target = frames_of(ws)[0]["response"]["id"]
+        await ws.send_json({"type": "response.cancel", **dict.fromkeys(frame, target)})
+        await settle()
+        assert "completed" not in kinds(frames_of(ws)), "the store does not have it yet"
+        store.go.set()
+        events = await ws.collect()
+        assert (kinds(events)[-1], id_of(events)) == ("completed", target)
+        assert kinds(await ws.turn(create("two", previous_response_id=target)))[-1] == "completed"
+        async with durable(ScriptedApp(), store).socket(KEY) as other:
+            assert kinds(await other.turn(create(previous_response_id=target)))[-1] == "completed"
+    assert shell.facts.outcomes[0] == ("completed", None)
+
+
+async def test_a_cancel_of_a_lane_drops_what_waits_behind_a_response_that_is_stored() -> None:
+    """They have not run: that the one before them cannot be stopped any more is no reason to start them."""
+    app, store = ScriptedApp(), SharedStore()
+    async with durable(app, store, accept_cancel=True).socket(KEY) as ws:
+        store.hold()
+        await ws.send_json(create("one"))
+        await ws.send_json(create("two"))
+        await settle()
+        await ws.send_json({"type": "response.cancel"})
+        await settle()
+        store.go.set()
+        await settle()
+        assert kinds(frames_of(ws))[-2:] == ["error", "completed"]
+    assert len(app.requests) == 1
+
+
+async def test_an_upstream_is_not_silent_while_its_response_is_stored() -> None:
+    """It has answered: its time limit would blame it, evict the parent, and leave an id that resolves."""
+    store = SharedStore()
+    shell = durable(ScriptedApp(), store, limits={"event_timeout_s": 1.0, "store_timeout_s": 30.0})
+    async with shell.socket(KEY) as ws:
+        store.hold()
+        await ws.send_json(create())
+        await settle()
+        for _ in range(8):
+            await shell.clock.advance(0.5)
+        store.go.set()
+        events = await ws.collect()
+    assert kinds(events)[-1] == "completed"
+
+
+@pytest.mark.parametrize("how", ["operator", "drain"])
+@pytest.mark.parametrize("takes_late", [False, True], ids=["not yet written", "written"])
+async def test_a_response_whose_connection_is_ended_while_it_is_stored_is_taken_back(
+    how: str, takes_late: bool
+) -> None:
+    """Its client is told of a failure, and goes on from the response before: what is stored must not say otherwise."""
+    store, books = SharedStore(), Books()
+    shell = durable(ScriptedApp(), store, settlement=books.settlement(), limits={"store_timeout_s": 90.0})
+    async with shell.socket(KEY) as ws:
+        parent = id_of(await ws.turn(create("one")))
+        store.hold()
+        store.takes_late = takes_late
+        await ws.send_json(create("two", previous_response_id=parent))
+        await settle()
+        if how == "operator":
+            shell.middleware.disconnect(next(iter(shell.middleware.registry.connections)).tenant)
+        else:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(shell.middleware.drain)
+                await settle()
+                await shell.clock.advance(shell.middleware._settings.limits.age_grace_s)
+                await settle()
+                tasks.cancel_scope.cancel()
+        events = await ws.collect()
+        assert kinds(events)[-1] == "failed"
+        await shell.clock.advance(1.0)
+        await settle()
+    store.takes_late = False
+    store.go.set()
+    assert len(store) == 1, "the parent's alone"
+    async with durable(ScriptedApp(), store).socket(KEY) as other:
+        assert (
+            code_of((await other.turn(create(previous_response_id=id_of(events))))[-1]) == "previous_response_not_found"
+        )
+        assert kinds(await other.turn(create("two", previous_response_id=parent)))[-1] == "completed"
+    assert books.records[1].usage is not None
+    assert books.records[1].usage.total_tokens, "the model has answered"
+
+
+async def test_what_a_store_takes_too_late_is_taken_back() -> None:
+    """A store that does the write and loses the answer has what its client was told it has not."""
+    store = SharedStore()
+    shell = durable(ScriptedApp(), store)
+    async with shell.socket(KEY) as ws:
+        store.hold()
+        store.takes_late = True
+        await ws.send_json(create())
+        await settle()
+        assert len(store) == 1
+        await shell.clock.advance(shell.middleware._settings.limits.store_timeout_s)
+        assert code_of((await ws.collect())[-1]) == "store_unavailable"
+        await settle()
+        assert len(store) == 0
+
+
+@pytest.mark.parametrize("takes_late", [False, True], ids=["not yet written", "written"])
+async def test_of_a_client_that_leaves_while_it_is_stored_the_store_has_all_or_nothing(takes_late: bool) -> None:
+    """It was told no end: either is right, and its usage is in the books."""
+    store, books = SharedStore(), Books()
+    shell = durable(ScriptedApp(), store, settlement=books.settlement())
+    async with shell.socket(KEY) as ws:
+        store.hold()
+        store.takes_late = takes_late
+        await ws.send_json(create())
+        await settle()
+        response_id = frames_of(ws)[0]["response"]["id"]
+        await ws.close()
+        await shell.clock.advance(1.0)
+        await settle()
+        assert ws.returned
+    store.takes_late = False
+    store.go.set()
+    async with durable(ScriptedApp(), store).socket(KEY) as other:
+        events = await other.turn(create(previous_response_id=response_id))
+    assert kinds(events)[-1] == ("completed" if takes_late else "error")
+    (record,) = books.records
+    assert (record.outcome, record.usage is not None and record.usage.total_tokens is not None) == ("gone", True)
+
+
+async def test_a_cancel_while_a_turn_is_settled_comes_too_late() -> None:
+    """With `before_terminal` no end is told that is not in the books: not to one who cancels either."""
+    books = Books()
+    books.gate = anyio.Event()
+    shell = Shell(ScriptedApp(), accept_cancel=True, settlement=books.settlement(before_terminal=True))
+    async with shell.socket(KEY) as ws:
+        await ws.send_json(create())
+        await settle()
+        await ws.send_json({"type": "response.cancel"})
+        await settle()
+        assert "completed" not in kinds(frames_of(ws))
+        books.gate.set()
+        assert kinds(await ws.collect())[-1] == "completed"
+    assert books.outcomes == ["completed"]
 
 
 @pytest.mark.parametrize("store", ["memory", None, InProcessStore(Ledger(1, 1), lambda: 0.0)], ids=str)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.held_store import SharedStore
 from tests.rooms import KINDS, House, Kind, next_id
 from tests.safety_room import Scripted
 from tests.shell import code_of, create
-from tests.test_durable_store import SharedStore
 from ws_responses import current_turn
 from ws_responses.adapters.moderation import ModerationClassifier
 from ws_responses.safety import Carried, Safety, SafetyInput, SafetyState, Screen, TermClassifier, Verdict

@@ -247,7 +247,9 @@ class Connection:
 
     def _abort_turn(self, turn: Turn, error: WireError | None) -> None:
         run = self.turns.get(turn)
-        if run is not None:
+        if run is not None and run.comes_too_late(error):
+            run.alive()  # the upstream is not silent: it has answered
+        elif run is not None:
             self.runs.abort(run, error)
         elif turn.phase is not TurnPhase.ENDED:
             # It was to start by an action that comes after this one.
@@ -344,10 +346,20 @@ class Connection:
             return True
         if self.settings.durable:
             return await chains.append(node)
-        if self.runs.storing is None:
-            self.runs.storing = StoreQueue(chains, self.reporter, self._tasks, self.runs.look_whether_idle)
-        self.runs.storing.put(node)
+        self._store_queue().put(node)
         return True
+
+    def take_back(self, node: ResponseNode) -> None:
+        """Forget a node whose client is told of a failure; the store, which may have it already, by a task of its own."""
+        self.cache.fail(node.id)
+        if self.stores and node.record.store:
+            self._store_queue().take_back(node)
+
+    def _store_queue(self) -> StoreQueue:
+        runs = self.runs
+        if runs.storing is None:
+            runs.storing = StoreQueue(self.registry.chains, self.reporter, self._tasks, runs.look_whether_idle)
+        return runs.storing
 
     async def stored(self) -> None:
         """Return when what is to be stored has been written."""

@@ -123,7 +123,4 @@ class Registry:
         with self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
             for connection in theirs:
                 await connection.stored()  # else the store would be told to delete first, and to keep it then
-        try:
-            return await self.chains.delete(tenant, response_id)
-        finally:
-            self.chains.deletions += 1
+        return await self.chains.delete(tenant, response_id)

@@ -123,6 +123,8 @@ class StoredChains:
             await self._ask("delete", self.store.delete(StoreKey(tenant, response_id)))
         except StoreError:
             return False
+        finally:
+            self.deletions += 1
         return True
 
     async def _ask(self, operation: str, work: Awaitable[T]) -> T:

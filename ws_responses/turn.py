@@ -17,10 +17,12 @@ from ws_responses.counters import Place
 from ws_responses.errors import (
     InvalidStoreTransition,
     PreviousResponseNotFound,
+    ResponseCancelled,
     ResponseNotStored,
     StreamTruncated,
     TurnsExhausted,
     UpstreamError,
+    UpstreamTimeout,
     WireError,
     meaning_of,
 )
@@ -185,7 +187,8 @@ class TurnRun:
         self._shares = False
         self._skipped = 0
         self._closing: _End | None = None
-        self._storing = False
+        self._storing: TurnEnd | None = None
+        self._takes_back = False
         self._place: Place | None = None
         self._ending = NO_RESPONSE
         self._numbered = False
@@ -561,17 +564,28 @@ class TurnRun:
             connection.post_first(frame)
         connection.perform(self._told(actions))
 
+    def comes_too_late(self, error: WireError | None) -> bool:
+        """Whether an error that ends this turn alone finds it over: its end is decided, and is being stored or settled.
+
+        What was told instead would not be true of what the store, or the books, have by then. Both have time limits of their
+        own, so that the client does not wait for ever.
+        """
+        decided = self._closing is not None or self._storing is not None
+        return decided and not self.ended and isinstance(error, ResponseCancelled | UpstreamTimeout)
+
     def _cut_off(self, error: WireError | None) -> "_End":
         """Return how the turn ends that is ended from outside."""
+        usage = None if self._storing is None else self._storing.usage
         if error is None:
-            return _End(None, "gone", None, None)
+            return _End(None, "gone", None, usage)
         if isinstance(error, UpstreamError):
             self._tell_router(error)
         frame = self._failure(error)
         self._ending = Ending(message=error.message)
         if error.ran:
             self._evict_parent()
-        return _End(frame, "aborted", error.code, None)
+        self._takes_back = self._storing is not None
+        return _End(frame, "aborted", error.code, usage)
 
     def mute(self) -> None:
         """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
@@ -604,7 +618,7 @@ class TurnRun:
         elif self._may_go_on(end):
             self._tell_router(None)
             node = self._commit(end)
-            if not await self._store(node):
+            if not await self._store(node, end):
                 await self._not_stored(end, node)
                 return
             self._ending = Ending(
@@ -615,15 +629,17 @@ class TurnRun:
         self._response_id = end.response_id
         await self._end(end.frame, end.status, code, end.usage)
 
-    async def _store(self, node: ResponseNode | None) -> bool:
+    async def _store(self, node: ResponseNode | None, end: TurnEnd) -> bool:
         """Hand the node to the store; return whether the client may be told of a success."""
         if node is None:
             return not (self._connection.settings.durable and self.info.may_store)
-        self._storing = True  # nothing else of the upstream may end the turn meanwhile
+        self._storing = end  # nothing else of the upstream may end the turn meanwhile
         try:
             return await self._store_nodes(node)
         finally:
-            self._storing = False
+            self._storing = None
+            if self._takes_back:
+                self._connection.take_back(node)
 
     async def _store_nodes(self, node: ResponseNode) -> bool:
         return await self._connection.store_node(node)
@@ -634,7 +650,7 @@ class TurnRun:
             return  # aborted meanwhile
         error = ResponseNotStored()
         if node is not None:
-            self._connection.cache.fail(node.id)
+            self._connection.take_back(node)  # what was late, or lost its answer, may be in the store all the same
         self._evict_parent()
         self._ending = Ending(message=error.message)
         self._response_id = end.response_id
@@ -643,7 +659,7 @@ class TurnRun:
     @property
     def _is_over(self) -> bool:
         """Whether its end is decided, or about to be."""
-        return self.ended or self._closing is not None or self._storing
+        return self.ended or self._closing is not None or self._storing is not None
 
     async def _end(self, frame: bytes | None, outcome: str, code: str | None, usage: bytes | None = None) -> None:
         if self.ended:
