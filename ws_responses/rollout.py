@@ -27,7 +27,8 @@ from ws_responses.turn import TurnRun, told
 from ws_responses.upstreams.base import CurrentTurn, Emit
 from ws_responses.upstreams.joined import RolloutStream
 from ws_responses.upstreams.reading import without_output
-from ws_responses.upstreams.repair import TurnEnd, TurnStream
+from ws_responses.upstreams.repair import TurnStream
+from ws_responses.upstreams.turn_end import TurnEnd
 from ws_responses.validation import check_output
 
 if TYPE_CHECKING:

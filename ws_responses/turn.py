@@ -50,7 +50,8 @@ from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members, warm_up_response
 from ws_responses.upstreams.reading import is_closing, without_output
-from ws_responses.upstreams.repair import TurnEnd, TurnStream
+from ws_responses.upstreams.repair import TurnStream
+from ws_responses.upstreams.turn_end import TurnEnd
 from ws_responses.validation import CallState, check_input, check_output, heads_of, starts_base
 from ws_responses.wrapped_tokens import keep_rendered, render_turn
 

@@ -5,7 +5,7 @@ places that follow, and their end. An upstream that ``rolls`` does that by itsel
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -16,9 +16,11 @@ from ws_responses.protocol import events
 from ws_responses.protocol.events import EventHead, encode
 from ws_responses.protocol.rollout import DONE
 from ws_responses.state.node import ResponseNode
+from ws_responses.upstreams.event_frames import with_number
 from ws_responses.upstreams.output import OutputItems
 from ws_responses.upstreams.reading import decode_members, response_of, text_of
-from ws_responses.upstreams.repair import TurnEnd, TurnStream, with_number
+from ws_responses.upstreams.repair import TurnStream
+from ws_responses.upstreams.turn_end import TurnEnd
 
 _TOLD: Final = ("id", "object", "created_at", "model")
 """Members of a response object that ``response.done`` repeats: what does not grow with the conversation or the tools."""
@@ -53,9 +55,13 @@ class RolloutStream(TurnStream):
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def plain(self, payload: bytes) -> bytes | None:
-        """Return the frame of an event that lacks nothing, None if ``feed`` has to look at it."""
-        return None if self.steps and not self.joins_itself else super().plain(payload)
+    @property
+    def plain(self) -> Callable[[bytes], bytes | None]:
+        """See :attr:`TurnStream.plain`."""
+        return self._plain_in_first_step
+
+    def _plain_in_first_step(self, payload: bytes) -> bytes | None:
+        return None if self.steps and not self.joins_itself else self._frames.plain(payload)
 
     def _feed(self, payload: bytes, head: EventHead) -> list[bytes]:
         if self.steps and not self.joins_itself and head.type in events.LIFECYCLE:
@@ -98,11 +104,11 @@ class RolloutStream(TurnStream):
         told: dict[str, Any] = {name: self._closed[name] for name in _TOLD if name in self._closed}
         told |= {"status": "in_progress", "output": Raw(b"[" + b",".join(end.items) + b"]")}
         told["usage"] = Raw(self.usage or b"null")
-        self._next -= 1
-        renumber = self._renumber
-        frame = self._own_event(DONE, response=told, required_input=list(required))
+        self._frames.next -= 1
+        renumber = self._frames.renumber
+        frame = self._frames.own_event(DONE, response=told, required_input=list(required))
         # It has the number of the end that it replaces: what the upstream numbers by itself goes on behind it.
-        self._renumber = renumber or not self.joins_itself
+        self._frames.renumber = renumber or not self.joins_itself
         self._begin_step(len(end.items))
         return frame
 
@@ -113,8 +119,8 @@ class RolloutStream(TurnStream):
             end: Of the step.
         """
         self._leave(end)
-        self._next -= 1  # what follows has the number of the end
-        self._renumber = True
+        self._frames.next -= 1  # what follows has the number of the end
+        self._frames.renumber = True
         self._begin_step(len(end.items))
 
     def _leave(self, end: TurnEnd) -> None:
@@ -144,10 +150,11 @@ class RolloutStream(TurnStream):
         items = self._items
         self._items = OutputItems(items.max_bytes, max((items.first + count - 1, *items.added, *items.done)) + 1)
         self._items.room = items.room
-        self._added = self._items.added
+        self._item_events.items = self._items
+        self._frames.added = self._items.added
         self._app_id = None
         self.end = None
-        self._trusted = None
+        self._frames.trusted = None
 
     def whole(self, end: TurnEnd, ended: Ended = None) -> TurnEnd:
         """Return how the rollout ends by the end of its last step: its event has the output and the usage of all steps.
@@ -179,7 +186,7 @@ class RolloutStream(TurnStream):
         response["output"] = Raw(b"[" + b",".join(self._earlier()) + b"]")
         response["usage"] = Raw(self.usage or b"null")
         self.end = end = TurnEnd(
-            frame=self._own_event(events.COMPLETED, response=response),
+            frame=self._frames.own_event(events.COMPLETED, response=response),
             kind=events.COMPLETED,
             response_id=self.response_id,
             items=[],
