@@ -1,11 +1,12 @@
 """Reads the answers of Cerebras: bytes in, deltas out, without any I/O."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from ws_responses.adapters._chunks import DONE, Chunk, ChunkReader, CompletionChoice
+from ws_responses.adapters._joining import joined, json_list
 from ws_responses.backends import Delta
 from ws_responses.upstreams.sse import SSEDecoder, usual_events
 
@@ -17,6 +18,7 @@ class _Choice(CompletionChoice, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(Chunk[_Choice])
+_LIST_DECODER: Final = msgspec.json.Decoder(list[Chunk[_Choice]])
 
 
 class TokenReader(ChunkReader):
@@ -51,6 +53,21 @@ class TokenReader(ChunkReader):
             self.finished(choice.finish_reason, event)
         return self._sampled(choice.text or "", choice.token_ids or ())
 
+    def read_list(self, events: bytes, count: int) -> Delta | None:
+        if self._stopped:
+            return None
+        choices = self.choices_of(_LIST_DECODER, events, count)
+        if choices is None:
+            return None
+        ids: list[int] = []
+        for choice in choices:
+            if not choice.token_ids or choice.finish_reason is not None:
+                return None
+            ids += choice.token_ids
+        if not self._stop_ids.isdisjoint(ids):
+            return None
+        return Delta(text="".join([choice.text or "" for choice in choices]), token_ids=ids)
+
     def _sampled(self, text: str, ids: Sequence[int]) -> Delta | None:
         if not text and not ids:
             return None
@@ -74,13 +91,14 @@ class AnswerReader:
     Args:
         chunks: Reads its chunks.
         max_event_bytes: Bound on an event.
-
+        joins: Neighbours of one kind that come together are one delta.
     """
 
-    __slots__ = ("_chunks", "_ended", "_max_event_bytes", "_sse", "_whole")
+    __slots__ = ("_chunks", "_ended", "_joins", "_max_event_bytes", "_sse", "_whole")
 
-    def __init__(self, chunks: ChunkReader, max_event_bytes: int) -> None:
+    def __init__(self, chunks: ChunkReader, max_event_bytes: int, *, joins: bool = False) -> None:
         self._chunks = chunks
+        self._joins = joins
         self._max_event_bytes = max_event_bytes
         self._sse = SSEDecoder(max_event_bytes=max_event_bytes)
         self._whole = True
@@ -101,12 +119,25 @@ class AnswerReader:
         """Whether the service has said why sampling ended: the answer is whole then, even if its body is cut off."""
         return self._chunks.finish is not None
 
-    def feed(self, body: bytes) -> Iterator[Delta]:
+    def feed(self, body: bytes) -> Iterable[Delta]:
         """Take the next bytes of the body, cut anywhere, and yield what they complete.
 
         Raises:
             WireError: The service reports a failure, or sends what cannot be read. All before it has been yielded.
         """
+        if not self._joins:
+            return self._each(body)
+        delta = self._together(body)
+        return joined(self._each(body)) if delta is None else (delta,)
+
+    def _together(self, body: bytes) -> Delta | None:
+        """Return what the next bytes add, if all their chunks are pieces of one kind, as most are; else do nothing."""
+        if self._ended or not self._whole or len(body) > self._max_event_bytes:
+            return None
+        listed = json_list(body)
+        return None if listed is None else self._chunks.read_list(*listed)
+
+    def _each(self, body: bytes) -> Iterator[Delta]:
         if self._ended:
             return
         # Most of what arrives is whole events: no detour by the decoder, unless that holds a part of one.

@@ -133,6 +133,19 @@ class ChunkReader(ABC):
             WireError: It is an error, or no chunk.
         """
 
+    def read_list(self, events: bytes, count: int) -> Delta | None:
+        """Return what chunks that came together add, as one delta, if all of them are pieces of one kind.
+
+        Args:
+            events: The chunks, as a JSON list.
+            count: How many they are.
+
+        Returns:
+            None if one of them is more, or none: they are to be read one by one. Nothing has happened then.
+        """
+        del events, count
+        return None
+
     def end(self, *, done: bool = False) -> Delta:
         """Return the last delta, after the end of the body.
 
@@ -171,6 +184,20 @@ class ChunkReader(ABC):
         if chunk.usage is None and (error := reported_error(event)) is not None:
             raise error
         return None
+
+    def choices_of(
+        self, decoder: "msgspec.json.Decoder[list[Chunk[ChoiceT]]]", events: bytes, count: int
+    ) -> list[ChoiceT] | None:
+        """Return the choices of chunks that tell nothing beside them; None if any tells more, or is none."""
+        try:
+            chunks = decoder.decode(events)
+        except msgspec.DecodeError:
+            return None
+        choices = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.usage is None]
+        if len(choices) != count or len(chunks) != count:
+            return None
+        self.service_tier = chunks[-1].service_tier or self.service_tier
+        return choices
 
     def finished(self, reason: str, event: bytes) -> None:
         """Take note of the service's word for the end.

@@ -160,6 +160,7 @@ class _Choice(Struct, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(Chunk[_Choice])
+_LIST_DECODER: Final = msgspec.json.Decoder(list[Chunk[_Choice]])
 _NO_MESSAGE: Final = _Message()
 
 
@@ -187,6 +188,21 @@ class ChatReader(ChunkReader):
             return Delta(text=text)
         if text or reasoning or message.refusal:
             return Delta(text=text or "", reasoning=reasoning or "", refusal=message.refusal or "")
+        return None
+
+    def read_list(self, events: bytes, count: int) -> Delta | None:
+        choices = self.choices_of(_LIST_DECODER, events, count)
+        if choices is None:
+            return None
+        messages = [choice.delta for choice in choices if choice.finish_reason is None and choice.delta is not None]
+        texts = [message.content for message in messages if message.content]
+        thoughts = [thought for message in messages if (thought := message.reasoning or message.reasoning_content)]
+        if any(message.tool_calls or message.refusal for message in messages):
+            return None
+        if len(texts) == count and not thoughts:
+            return Delta(text="".join(texts))
+        if len(thoughts) == count and not texts:
+            return Delta(reasoning="".join(thoughts))
         return None
 
     def end(self, *, done: bool = False) -> Delta:

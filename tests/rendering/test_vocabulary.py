@@ -115,7 +115,10 @@ def test_a_missing_package_is_named_with_its_extra(package: str, monkeypatch: py
         load_encoding("o200k_harmony")
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"IQ== 0\n"), b"no gzip", gzip.compress(b"IQ== 0\n")[:-9], None])
+OTHER = gzip.compress(b"IQ== 0\n")
+
+
+@pytest.mark.parametrize("content", [OTHER, b"no gzip", OTHER[:-9], None], ids=["other", "no", "cut", "none"])
 def test_another_rank_file_is_refused(content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other ranks every id would mean something else, and nothing would say so."""
     (tmp_path / "data").mkdir()

@@ -268,7 +268,9 @@ def test_a_seal_that_fails_is_a_failure_of_the_store() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"seal": backwards}, {"unseal": backwards}, {"max_bytes": 0}, {"compress_from": -1}], ids=str
+    "options",
+    [{"seal": backwards}, {"unseal": backwards}, {"max_bytes": 0}, {"compress_from": -1}],
+    ids=lambda options: next(iter(options)),
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):

@@ -1,11 +1,11 @@
-"""A fast stream read in fewer pieces: what waits, how long, and what comes together then."""
+"""A fast stream read in fewer pieces: what waits, and how long."""
 # ruff: noqa: E402 - the packages are optional
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.adapters.cerebras.fake import DONE, KEY, LAST, ROLE, chat, chat_prompt, params, stream, text_of
 from tests.conftest import require
-from ws_responses.backends import Delta, ToolCallDelta, Usage
+from ws_responses.backends import Delta
 from ws_responses.errors import ConfigurationError, StreamTruncated
 from ws_responses.testing.clock import settle
 from ws_responses.testing.services import HOLD, LoopbackService
@@ -23,11 +23,13 @@ require("cerebras")
 
 import httpx
 
-from ws_responses.adapters import _gathering, cerebras
-from ws_responses.adapters._gathering import Gathered, answer_below, joined
+from ws_responses.adapters import cerebras
+from ws_responses.adapters._gathering import Gathered, answer_below
 from ws_responses.adapters.cerebras import CerebrasBackend
 
 GATHER_S = 0.004
+ALWAYS = 1e12
+"""A share of any time that is all that may be waited."""
 
 
 @pytest.fixture(
@@ -101,10 +103,19 @@ async def test_no_piece_waits_longer_than_was_said() -> None:
 
 async def test_a_fast_stream_wakes_its_reader_once_in_a_while() -> None:
     """Without this 4,000 packets a second are 4,000 wake-ups."""
-    at = [number * 0.00025 for number in range(400)]
+    at = [number * 0.00025 for number in range(4_000)]
     _, slept = await times(at)
-    assert sum(slept) == pytest.approx(0.1, rel=0.1)
-    assert len(slept) <= 0.1 / GATHER_S + 2
+    assert sum(slept) == pytest.approx(1.0, rel=0.1)
+    assert len([one for one in slept if one < GATHER_S]) <= 4 / 0.02 + 2
+    assert len(slept) <= 1.0 / GATHER_S + 4 / 0.02 + 2
+
+
+@given(st.lists(st.sampled_from([0.0, 0.0002, 0.001, 0.002, 0.02]), min_size=1, max_size=200))
+async def test_no_answer_gets_longer_by_more_than_a_fiftieth(gaps: list[float]) -> None:
+    """Without this the end of a short call, which its client waits for, would be later by what nobody sees in a long text."""
+    at = list(accumulate(gaps))
+    handed, _ = await times(at)
+    assert all(late - one <= (late - at[0]) * 0.02 + 1e-9 for one, late in zip(at, handed, strict=True))
 
 
 async def test_a_reader_that_is_slow_does_not_sleep_as_well() -> None:
@@ -133,7 +144,7 @@ async def test_what_comes_meanwhile_waits_in_the_kernel_and_comes_at_once(monkey
             answer = answer_below(response)
             assert answer is not None
             self.answer = answer
-            super().__init__(response, body, 60.0, sleep=sleep)
+            super().__init__(response, body, 60.0, share=ALWAYS, sleep=sleep)
             watched.append(self)
 
         async def __anext__(self) -> bytes:
@@ -173,7 +184,7 @@ async def test_a_generation_that_is_left_while_it_waits_is_closed(monkeypatch: p
         await asyncio.Event().wait()
 
     def gathered(response: httpx.Response, body: AsyncIterator[bytes], _: float) -> Gathered:
-        return Gathered(response, body, 60.0, sleep=sleep)
+        return Gathered(response, body, 60.0, share=ALWAYS, sleep=sleep)
 
     monkeypatch.setattr(cerebras, "Gathered", gathered)
     async with LoopbackService() as service:
@@ -200,7 +211,7 @@ async def test_a_connection_that_is_lost_while_it_waits_is_a_stream_cut_off(monk
         await go_on.wait()
 
     def gathered(response: httpx.Response, body: AsyncIterator[bytes], _: float) -> Gathered:
-        return Gathered(response, body, 60.0, sleep=sleep)
+        return Gathered(response, body, 60.0, share=ALWAYS, sleep=sleep)
 
     monkeypatch.setattr(cerebras, "Gathered", gathered)
     async with LoopbackService() as service:
@@ -232,82 +243,3 @@ async def test_without_it_each_chunk_is_a_delta() -> None:
             backend = CerebrasBackend(api_key=KEY, base_url=service.url, gather_s=gather_s)
             assert [delta.text async for delta in backend.generate(chat_prompt(), params())] == expected
             await backend.aclose()
-
-
-# --- what comes together ----------------------------------------------------------------------------------------------
-
-words = st.text("ab ", min_size=1, max_size=3)
-calls = st.builds(
-    ToolCallDelta,
-    index=st.integers(0, 1),
-    id=st.none() | st.just("call_0"),
-    name=st.none() | st.just("f"),
-    arguments=st.text("{}", max_size=2),
-)
-deltas = st.one_of(
-    st.builds(Delta, text=words),
-    st.builds(Delta, reasoning=words),
-    st.builds(Delta, text=words | st.just(""), token_ids=st.lists(st.integers(0, 9), min_size=1, max_size=3)),
-    st.builds(Delta, text=words, ids_lost=st.just(True)),
-    st.builds(Delta, text=words, reasoning=words),
-    st.builds(Delta, refusal=words),
-    st.builds(Delta, tool_calls=st.lists(calls, min_size=1, max_size=2).map(tuple)),
-    st.builds(Delta, text=words, usage=st.just(Usage(output_tokens=1)), service_tier=st.just("flex")),
-    st.builds(Delta, finish=st.sampled_from(["stop", "length"])),
-)
-
-
-def told(delta: Delta) -> Iterator[tuple[str, Any]]:
-    """What a delta tells, in pieces that cannot be cut further."""
-    kind = "ids" if delta.token_ids else "text"
-    yield from (("token", one) for one in delta.token_ids)
-    yield from ((kind, letter) for letter in delta.text)
-    yield from (("lost", True) for _ in range(delta.ids_lost))
-    yield from (("reasoning", letter) for letter in delta.reasoning)
-    yield from (("refusal", letter) for letter in delta.refusal)
-    for call in delta.tool_calls:
-        if call.id or call.name:
-            yield "call", (call.index, call.id, call.name)
-        yield from ((f"arguments{call.index}", letter) for letter in call.arguments)
-    yield from ((name, value) for name in ("usage", "finish", "service_tier") if (value := getattr(delta, name)))
-
-
-def streams_of(told_pieces: Sequence[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """The pieces, neighbours of a kind in one list; ids and the text that comes with them are two lists of one kind."""
-    runs: list[tuple[str, list[Any]]] = []
-    for kind, value in told_pieces:
-        family = "ids" if kind == "token" else kind
-        if not runs or runs[-1][0] != family:
-            runs.append((family, []))
-        runs[-1][1].append((kind, value))
-    return [(family, sorted(run, key=lambda one: one[0])) for family, run in runs]
-
-
-@given(st.lists(deltas, max_size=12))
-def test_joining_loses_nothing_and_keeps_the_order(given_deltas: list[Delta]) -> None:
-    """Without this text would move past a call, ids would come without their order, or an end before what came before it."""
-    together = list(joined(given_deltas))
-    before = [piece for delta in given_deltas for piece in told(delta)]
-    after = [piece for delta in together for piece in told(delta)]
-    assert streams_of(after) == streams_of(before)
-
-
-@given(st.lists(deltas, max_size=12))
-def test_neighbours_of_a_kind_are_one(given_deltas: list[Delta]) -> None:
-    """Without this nothing would be saved."""
-    kinds = [_gathering._kind(delta) for delta in joined(given_deltas)]
-    assert all(kind is None or kind != after for kind, after in pairwise(kinds))
-
-
-def test_an_error_comes_after_what_came_before_it() -> None:
-    """Without this a client would miss the tokens that came in the same piece as the failure."""
-
-    def failing() -> Iterator[Delta]:
-        yield Delta(text="a")
-        yield Delta(text="b")
-        raise StreamTruncated
-
-    seen: list[Delta] = []
-    with pytest.raises(StreamTruncated):
-        seen.extend(joined(failing()))
-    assert seen == [Delta(text="ab")]
