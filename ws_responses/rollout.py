@@ -4,27 +4,26 @@ What a create is asked (``authorize``, quota, parent, base) is asked once, and w
 continued, the store, settlement) comes once. Of each append only what is new is judged, rendered and charged.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import anyio
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from ws_responses.engine.choice import relaxed
-from ws_responses.errors import StreamTruncated, WireError
+from ws_responses.errors import StreamTruncated
 from ws_responses.protocol import events
 from ws_responses.protocol.rollout import Appended
 from ws_responses.protocol.steering import required_input
 from ws_responses.protocol.turns import Turn
+from ws_responses.rollout_body import bound_in, next_body, next_turn
+from ws_responses.rollout_step import Answer, Step
 from ws_responses.settlement import TurnRecord, read_usage
-from ws_responses.spawn import Cancel
 from ws_responses.state.budget import Budget
 from ws_responses.state.node import ResponseNode
-from ws_responses.turn import TurnRun, told
-from ws_responses.upstreams.base import CurrentTurn, Emit
+from ws_responses.turn import TurnRun
+from ws_responses.upstreams.base import Emit
 from ws_responses.upstreams.joined import RolloutStream
 from ws_responses.upstreams.reading import without_output
 from ws_responses.upstreams.repair import TurnStream
@@ -33,95 +32,6 @@ from ws_responses.validation import check_output
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
-
-_decode_bound = msgspec.json.Decoder(int).decode
-Answer = Callable[[Any], Awaitable[None]]
-"""Runs the upstream with the ``Emit`` that it is given."""
-
-
-def _nothing_to_cancel() -> None:
-    """Stand in for the task's ``cancel`` before it is started."""
-
-
-async def _nothing_to_answer(_: object) -> None:
-    """Stand in for the call when it is over."""
-
-
-class Step:
-    """One call of the upstream: takes its events for the rollout (the ``Emit`` contract), and is a run of the connection.
-
-    Its call may still run when the next step has begun, as an app's may after any other response.
-
-    Attributes:
-        turn: Of the rollout.
-        cancel: Asks its task to end.
-        closed: Its closing event was taken.
-        changed: Set when that is so, or when the call has ended.
-        on_abort: See ``Emit``.
-        in_background: See ``Emit``.
-    """
-
-    def __init__(self, connection: "Connection", rollout: "RolloutRun", answer: Answer) -> None:
-        self.turn: Turn = rollout.turn
-        self.cancel: Cancel = _nothing_to_cancel
-        self.closed = False
-        self.changed = anyio.Event()
-        self.on_abort: Callable[[], None] | None = None
-        self.in_background = False
-        self._connection = connection
-        self._rollout = rollout
-        self._answer = answer
-        self._gone = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more of it is wanted."""
-        return self.closed or self._gone or self._rollout.ended
-
-    @property
-    def is_private(self) -> bool:
-        """See ``CurrentTurn``."""
-        return self._rollout.is_private
-
-    async def run(self) -> None:
-        """Call the upstream; what it raises ends the rollout, unless the step is over."""
-        try:
-            await told(partial(self._answer, self), self)
-        finally:
-            self._connection.runs.over(self)
-            self._answer = _nothing_to_answer
-            self.changed.set()
-
-    def event(self, payload: bytes, /) -> Awaitable[None]:
-        """Take one event."""
-        return self._rollout.skip(payload) if self.closed or self._gone else self._rollout.event(payload)
-
-    def delta(self, event: str, /) -> Awaitable[None]:
-        """Take one event that lacks nothing."""
-        return self._rollout.skip(b"") if self.closed or self._gone else self._rollout.delta(event)
-
-    def alive(self) -> None:
-        """Note a sign of life."""
-        if not self.ended:
-            self._rollout.alive()
-
-    async def fail(self, error: WireError) -> None:
-        """End the rollout by an error; does nothing if this step is over."""
-        if not self.ended:
-            await self._rollout.fail(error)
-
-    def abort(self, error: WireError | None) -> None:
-        """Take nothing more of it; the rollout tells its client."""
-        del error
-        self._gone = True
-
-    def mute(self) -> None:
-        """Do nothing: what it writes is the rollout's affair."""
-
-    def close(self) -> None:
-        """Note that its closing event was taken."""
-        self.closed = True
-        self.changed.set()
 
 
 class RolloutRun(TurnRun):
@@ -185,7 +95,7 @@ class RolloutRun(TurnRun):
 
     def _validate(self) -> None:
         super()._validate()
-        self._bound = _bound_in(self.turn.create.body.get("max_output_tokens"))
+        self._bound = bound_in(self.turn.create.body.get("max_output_tokens"))
         if not self._joined.joins_itself:
             self._body = self._kept_body()
 
@@ -195,7 +105,7 @@ class RolloutRun(TurnRun):
     async def _answer(self) -> None:
         """Let the upstream answer, and go on for each append; the end is written by the step that is the last one."""
         self._ran = True
-        self.on_abort = self._stop_step
+        self.on_abort: Callable[[], None] | None = self._stop_step
         while True:
             await self._run_step()
             if self._has_ended():
@@ -219,7 +129,7 @@ class RolloutRun(TurnRun):
         answer: Answer = partial(connection.upstream.run, self.info)
         if safety is not None:
             answer = partial(self._guarded, answer)
-        self._step = step = Step(connection, self, answer)
+        self._step = step = Step(connection.runs, self, answer)
         connection.runs.start(step)
         await step.changed.wait()
         if not (step.closed or self._is_over):
@@ -239,34 +149,8 @@ class RolloutRun(TurnRun):
 
     def _go_on(self, items: bytes) -> None:
         """Begin the next step: a turn like any other that continues the last one."""
-        last, create = self.info, self.info.create
-        create = replace(
-            create,
-            body=self._next_body(),
-            array_input=None,
-            text_input=None,
-            has_input=True,
-            size=create.size + len(items),
-        )
-        self.info = info = CurrentTurn(last.id, create, last.tenant, last.principal)
-        info.parent = self._parent
-        info.encoded_delta = items
-        info.is_rollout, info.injects = True, last.injects
-        info.interned_tools, info.interned_instructions = last.interned_tools, last.interned_instructions
-        info.response_id = last.response_id
-        info.route, info.route_reused = last.route, last.route_reused
-        info.profile, info.may_store = last.profile, last.may_store
-        info.suspended, last.suspended = last.suspended, None
-
-    def _next_body(self) -> dict[str, Raw]:
-        """Return the members of the create as they hold for the next step: what the whole response may have, less what it had."""
-        body = dict(self._body)
-        if "tool_choice" in body:
-            body["tool_choice"] = Raw(relaxed(bytes(body["tool_choice"])))
-        room = self._room()
-        if room is not None:
-            body["max_output_tokens"] = Raw(b"%d" % room)
-        return body
+        self.info = next_turn(self.info, next_body(self._body, self._room()), items)
+        self.info.parent = self._parent
 
     def _room(self, end: TurnEnd | None = None) -> int | None:
         """Return how many tokens may still be sampled; None if that is not bounded, or nobody knows.
@@ -364,12 +248,3 @@ class RolloutRun(TurnRun):
         if self._joined.steps:
             self.info.usage_so_far = lambda: self._joined.usage_with(None if step is None else step())
         return super()._turn_record(outcome, code, usage)
-
-
-def _bound_in(raw: Raw | None) -> int | None:
-    if raw is None:
-        return None
-    try:
-        return _decode_bound(raw)
-    except msgspec.ValidationError:
-        return None  # the upstream judges what it alone understands

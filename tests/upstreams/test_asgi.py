@@ -29,7 +29,8 @@ from ws_responses.protocol.events import TERMINAL
 from ws_responses.protocol.frames import decode_members
 from ws_responses.testing import MemorySocket, ResponseBuilder, counting_ids, numbered
 from ws_responses.testing.clock import settle
-from ws_responses.upstreams.asgi import AppCall, AsgiUpstream
+from ws_responses.upstreams.app_call import AppCall
+from ws_responses.upstreams.asgi import AsgiUpstream
 from ws_responses.upstreams.base import SCOPE_STATE_KEY, CurrentTurn, current_turn
 from ws_responses.upstreams.bodies import Bodies
 from ws_responses.upstreams.scope import InnerScope
