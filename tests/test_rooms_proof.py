@@ -61,8 +61,8 @@ class Validated:
             self.outputs += len(items)
             return check_output(state, items)
 
-        monkeypatch.setattr("ws_responses.turn.heads_of", counting_heads)
-        monkeypatch.setattr("ws_responses.turn.check_output", counting_output)
+        monkeypatch.setattr("ws_responses.turn_input.heads_of", counting_heads)
+        monkeypatch.setattr("ws_responses.turn_node.check_output", counting_output)
 
 
 @every_kind

@@ -10,7 +10,7 @@ from ws_responses.errors import WireError
 from ws_responses.protocol.turns import Turn
 from ws_responses.runs import Runs
 from ws_responses.spawn import Cancel
-from ws_responses.turn import told
+from ws_responses.turn_faults import told
 from ws_responses.upstreams.base import Emit
 
 Answer = Callable[[Any], Awaitable[None]]

@@ -1,59 +1,53 @@
 """One turn, step by step, from its create to its closing event."""
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from sys import intern
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import anyio
 from anyio.lowlevel import checkpoint
 from msgspec import Raw
-from msgspec.structs import replace
 
-from ws_responses.cancellation import parted, was_cancelled
-from ws_responses.counters import Place
 from ws_responses.errors import (
     InvalidStoreTransition,
-    PreviousResponseNotFound,
     ResponseCancelled,
     ResponseNotStored,
     StreamTruncated,
-    TurnsExhausted,
     UpstreamError,
     UpstreamTimeout,
     WireError,
     meaning_of,
 )
-from ws_responses.instrumentation import NodeDropped, RenderCounts, TurnFinished, TurnStarted
-from ws_responses.instrumentation.raised import log_raised
+from ws_responses.instrumentation import RenderCounts, TurnFinished, TurnStarted
 from ws_responses.protocol import events
 from ws_responses.protocol.actions import Actions, TellSteer
-from ws_responses.protocol.creates import ResponseCreate
 from ws_responses.protocol.phases import TurnPhase
-from ws_responses.protocol.steering import BLOCKING_FIELDS, NO_RESPONSE, Ending, required_input
+from ws_responses.protocol.steering import NO_RESPONSE, Ending, required_input
 from ws_responses.protocol.turns import Turn
 from ws_responses.protocol.withheld import withheld
-from ws_responses.quota import QuotaRequest, ask_quota
 from ws_responses.rendering.cache import Rendering
 from ws_responses.routers import tell_failed, tell_served
 from ws_responses.routing import Route
 from ws_responses.safety import About, SafetyState, SafetyTurn
-from ws_responses.settlement import SettlementLag, Settler, TurnRecord
+from ws_responses.settlement import TurnRecord
 from ws_responses.spawn import Cancel
-from ws_responses.state.history import join_items
 from ws_responses.state.interning import Interned
-from ws_responses.state.node import Record, ResponseNode, record_bytes
+from ws_responses.state.node import ResponseNode
+from ws_responses.turn_admission import TurnAdmission
+from ws_responses.turn_faults import told
+from ws_responses.turn_input import inherited_body, kept_body, read_input
+from ws_responses.turn_node import NodeMaker, is_blocked, may_be_stored
+from ws_responses.turn_parent import TurnParent
 from ws_responses.turn_record import turn_record
 from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
-from ws_responses.upstreams.complete import response_members, warm_up_response
+from ws_responses.upstreams.complete import response_members
 from ws_responses.upstreams.reading import is_closing, without_output
 from ws_responses.upstreams.repair import TurnStream
 from ws_responses.upstreams.turn_end import TurnEnd
-from ws_responses.validation import CallState, check_input, check_output, heads_of, starts_base
-from ws_responses.wrapped_tokens import keep_rendered, render_turn
+from ws_responses.validation import CallState
+from ws_responses.warm_up import warm_up_events
+from ws_responses.wrapped_tokens import render_turn
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
@@ -88,11 +82,6 @@ def _counts(rendering: Rendering | None) -> RenderCounts | None:
     )
 
 
-def _keep_alone(raw: bytes) -> Interned:
-    """Keep a value for one turn; nobody is charged for it."""
-    return Interned(raw)
-
-
 class _End(NamedTuple):
     """How a turn ends."""
 
@@ -103,55 +92,6 @@ class _End(NamedTuple):
 
     def __repr__(self) -> str:
         return withheld(self)
-
-
-class Teller(Protocol):
-    """Tells a client how its turn has ended."""
-
-    turn: Turn
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has been told."""
-        ...
-
-    @property
-    def is_private(self) -> bool:
-        """Whether nothing of the turn may be kept anywhere."""
-        ...
-
-    async def fail(self, error: WireError) -> None:
-        """Tell of an error; does nothing if an end has been told."""
-
-
-async def told(work: Callable[[], Awaitable[None]], teller: Teller) -> None:
-    """Do the work of a turn: whatever it raises is told its client.
-
-    Raises:
-        BaseException: The task was cancelled, or more than an error has come.
-    """
-    try:
-        await work()
-    except WireError as error:
-        await teller.fail(error)
-    except Exception as error:  # noqa: BLE001 - the client is told, and the log
-        await _tell_fault(teller, error)
-    except anyio.get_cancelled_exc_class() as error:
-        if teller.ended or was_cancelled():
-            raise
-        # Of something that the upstream waited for (asyncio): the client would wait for ever.
-        await _tell_fault(teller, error)
-    except BaseExceptionGroup as group:
-        goes_on, failure = parted(group)
-        if failure is not None and not teller.ended:
-            await _tell_fault(teller, failure)
-        raise goes_on from None
-
-
-async def _tell_fault(teller: Teller, error: BaseException) -> None:
-    text = "turn %s failed by a fault of ours"
-    log_raised(logger, logging.ERROR, text, teller.turn.id, error=error, private=teller.is_private)
-    await teller.fail(WireError("The server had an error while processing the request."))
 
 
 class TurnRun:
@@ -176,9 +116,10 @@ class TurnRun:
         self.in_background = False
         self.info = CurrentTurn(turn.id, create, connection.tenant, connection.principal)
         self._connection = connection
+        self._admission = TurnAdmission(connection, create)
         self._calls: CallState | None = None
+        self._origin = TurnParent(connection)
         self._parent: ResponseNode | None = None
-        self._pinned: ResponseNode | None = None
         self._started_at = connection.clock.now()
         self._first_event_at: float | None = None
         self._response_id: str | None = None
@@ -190,7 +131,6 @@ class TurnRun:
         self._closing: _End | None = None
         self._storing: TurnEnd | None = None
         self._takes_back = False
-        self._place: Place | None = None
         self._ending = NO_RESPONSE
         self._numbered = False
         self._untold: list[TellSteer] = []
@@ -236,10 +176,12 @@ class TurnRun:
 
     async def _steps(self) -> None:
         connection = self._connection
-        for step in (self._authorize, self._admit, self._find_parent):
-            await step()
-            if self.ended:
-                return  # aborted meanwhile
+        await self._admission.admit(self.info, self._has_ended)
+        if self.ended:
+            return  # aborted meanwhile
+        await self._find_parent()
+        if self.ended:
+            return
         self._validate()
         for step in (self._judge, self._route, self._render):
             await step()
@@ -255,13 +197,16 @@ class TurnRun:
                 warm_up=self.info.warm_up,
             )
         )
-        self.info.may_store = connection.stores and self._may_be_stored()
+        self.info.may_store = connection.stores and may_be_stored(self.info, self._parent)
         if self.turn.create.warm_up:
             await self._warm_up()
             return
         await self._answer()
         if not self.ended:
             raise StreamTruncated
+
+    def _has_ended(self) -> bool:
+        return self.ended
 
     async def _route(self) -> None:
         """Step 4 for a wrapped app, which heeds it or not; the engine routes by itself."""
@@ -279,7 +224,7 @@ class TurnRun:
             error: What the app ended the turn by; None if it has answered.
         """
         router, route = self._connection.settings.router, self.info.route
-        if router is None or route is None or not self._ran or self._is_blocked:
+        if router is None or route is None or not self._ran or is_blocked(self._safety):
             return
         if error is None:
             tell_served(router, route)
@@ -300,61 +245,6 @@ class TurnRun:
             await connection.upstream.run(self.info, self)
             return
         await safety.run(partial(connection.upstream.run, self.info), self, stop=partial(connection.runs.stop, self))
-
-    async def _authorize(self) -> None:
-        connection = self._connection
-        if connection.settings.authorize is not None:
-            self.info.principal = await connection.registry.admission.authorize_turn(
-                connection.handshake, self.info.model, connection.tenant
-            )
-
-    async def _admit(self) -> None:
-        """Hold up a chain of which too much is not settled; take one of the tenant's places; ask the quota.
-
-        In this order: who waits takes nobody's place, and the quota may count what has been settled meanwhile.
-        """
-        connection, create = self._connection, self.turn.create
-        if connection.registry.settler is not None:
-            await self._wait_for_settlement(connection.registry.settler)
-            if self.ended:
-                return  # aborted meanwhile
-        most = connection.limits.max_tenant_turns
-        if most is not None:
-            await self._take_place(most)
-            if self.ended:
-                return
-        if connection.settings.quota is not None:
-            request = QuotaRequest(
-                turn_id=self.turn.id,
-                tenant=connection.tenant,
-                principal_id=None if self.info.principal is None else self.info.principal.id,
-                model=create.model,
-                warm_up=create.warm_up,
-                parent_id=create.previous_response_id,
-                input_bytes=create.size,
-            )
-            limit = connection.limits.authorize_timeout_s
-            await ask_quota(connection.settings.quota, request, clock=connection.clock, timeout_s=limit)
-
-    async def _wait_for_settlement(self, settler: Settler) -> None:
-        try:
-            await settler.admit(self._connection.tenant, self.turn.create.previous_response_id)
-        except SettlementLag:
-            # It never ran. A record of it would wait behind those that are late, and so would those of all further tries.
-            self._settled = True
-            raise
-
-    async def _take_place(self, limit: int) -> None:
-        """Take one of the places that the tenant has for turns; it is given back when the turn is over."""
-        connection = self._connection
-        places = connection.registry.places
-        place = await places.take("turns", connection.tenant, limit, alone=connection.anonymous)
-        if place is None:
-            raise TurnsExhausted
-        if self.ended:
-            place.give_back()  # aborted meanwhile
-            return
-        self._place = place
 
     async def _judge(self) -> None:
         """Step 3: the delta, before inference or beside it."""
@@ -385,81 +275,40 @@ class TurnRun:
 
     async def _find_parent(self) -> None:
         """Step 1: connection cache, store, not found."""
-        create = self.turn.create
-        parent_id = create.previous_response_id
-        pinned, self.turn.pin = self.turn.pin, None
-        if parent_id is None:
+        parent = await self._origin.find(self.turn)
+        if parent is None or self.ended:
             return
-        parent = pinned or await self._connection.resolve(parent_id, create.lane)
-        if self.ended:
-            return
-        if parent is None:
-            if self._connection.history == "forward" and not self._is_refused(parent_id):
-                return  # an id that the app may know
-            raise PreviousResponseNotFound(parent_id)
-        self._parent = self._pinned = self.info.parent = parent
-        self._connection.cache.pin(parent.id)
-        if create.store is True and not parent.record.store:
-            raise InvalidStoreTransition(parent_id)
-
-    def _is_refused(self, parent_id: str) -> bool:
-        """Whether nothing may go on from a response, although the app may know it."""
-        connection = self._connection
-        return connection.cache.has_failed(parent_id) or connection.registry.is_blocked(connection.tenant, parent_id)
+        self._origin.hold(parent)
+        self._parent = self.info.parent = parent
+        if self.turn.create.store is True and not parent.record.store:
+            raise InvalidStoreTransition(parent.id)
 
     def _validate(self) -> None:
         """Step 2: the delta, with what the parent's state carries; what is kept of the frame is copied here."""
-        create, info = self.turn.create, self.info
-        items = create.items()
-        heads = heads_of(items)
-        self._calls = check_input(
-            create,
-            self._parent.record.calls if self._parent is not None else None,
-            heads,
-            base_known=self._parent is not None or create.previous_response_id is None,
-            open_calls=self._connection.settings.open_calls,
-        )
-        info.base = starts_base(heads)
-        info.encoded_delta = join_items(items, create.text_input)
-        if create.warm_up:
-            settings = (create.body.get(name, b"") for name in ("tools", "instructions"))
-            self._connection.charges.count_warm_up(len(info.encoded_delta) + sum(len(bytes(raw)) for raw in settings))
+        connection, create = self._connection, self.turn.create
         # Until the app has accepted something of this client, nothing that it sends may push out what others keep.
-        self._shares = self._connection.charges.proven or create.warm_up
-        info.keep(self._connection.charges.interner.intern if self._shares else _keep_alone)
-        if self._connection.steering is not None:
+        self._shares = connection.charges.proven or create.warm_up
+        self._calls = read_input(connection, self.info, self._parent, shares=self._shares)
+        if connection.steering is not None:
             self._inherit()
         create.array_input = None
 
     def _inherit(self) -> None:
-        """Keep what a successor of this response would have of its create; copied, since the frame is not kept."""
-        create = self.turn.create
-        if create.warm_up or any(bytes(create.body.get(name, b"null")) != b"null" for name in BLOCKING_FIELDS):
-            return
-        self.turn.inherited = self._kept_body()
+        """Keep what a successor of this response would have of its create."""
+        self.turn.inherited = inherited_body(self.info)
 
     def _kept_body(self) -> dict[str, Raw]:
-        """Return the members of the create for the app, as they may be kept: the frame is not."""
-        info = self.info
-        kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
-        return {
-            name: Raw(bytes(raw) if (interned := kept.get(name)) is None else interned.raw)
-            for name, raw in self.turn.create.body.items()
-        }
+        return kept_body(self.info)
 
     async def _warm_up(self) -> None:
-        """Answer a turn that generates nothing; its items are kept and can be continued."""
-        create = self.turn.create
+        """Answer a turn that generates nothing."""
         prepare = getattr(self._connection.upstream, "warm_up", None)
         if prepare is not None:
             self._ran = True
             await prepare(self.info)
-        done = warm_up_response(create, self.stream.response_id, int(time.time()))
-        done["store"] = self.info.may_store
-        begun = {**done, "status": "in_progress", "usage": None, "completed_at": None}
         self.turn.heard += 1
-        for kind, response in ((events.CREATED, begun), (events.IN_PROGRESS, begun), (events.COMPLETED, done)):
-            await self._event(events.encode({"type": kind, "response": response}))
+        for event in warm_up_events(self.info, self.stream.response_id):
+            await self._event(event)
 
     # -- events of the upstream --------------------------------------------------------------------------------------
 
@@ -539,7 +388,7 @@ class TurnRun:
             return
         self._tell_router(error)
         if error.ran:
-            self._evict_parent()
+            self._origin.evict(self.info.lane)
         self._ending = Ending(message=error.message)
         await self._end(self._failure(error), "error" if not self.stream.created else "failed", error.code)
 
@@ -584,7 +433,7 @@ class TurnRun:
         frame = self._failure(error)
         self._ending = Ending(message=error.message)
         if error.ran:
-            self._evict_parent()
+            self._origin.evict(self.info.lane)
         self._takes_back = self._storing is not None
         return _End(frame, "aborted", error.code, usage)
 
@@ -613,7 +462,7 @@ class TurnRun:
         """Collect, commit, store, free the lane, write: in this order, so that a fast client finds its parent."""
         code = None
         if end.kind == events.FAILED:
-            self._evict_parent()
+            self._origin.evict(self.info.lane)
             code = failure_code(end.frame)
             self._tell_router(WireError("The response failed.", code=code, status=meaning_of(code)[0]))
         elif self._may_go_on(end):
@@ -652,7 +501,7 @@ class TurnRun:
         error = ResponseNotStored()
         if node is not None:
             self._connection.take_back(node)  # what was late, or lost its answer, may be in the store all the same
-        self._evict_parent()
+        self._origin.evict(self.info.lane)
         self._ending = Ending(message=error.message)
         self._response_id = end.response_id
         await self._end(self._failure(error), "failed", error.code, end.usage)
@@ -701,13 +550,11 @@ class TurnRun:
         self._plain = _not_plain
         self._write = _discard
         now = connection.clock.now()
-        if self._pinned is not None:
-            connection.cache.unpin(self._pinned.id)
-        if self._place is not None:
-            self._place.give_back()  # before the lane is free: its next turn takes one
+        self._origin.let_go()
+        self._admission.give_back()  # before the lane is free: its next turn takes a place
         actions = connection.session.turn_ended(self.turn, now, self._ending)
         connection.turn_over(self)
-        if not self._settled and connection.settling is not None:
+        if not (self._settled or self._admission.held_up) and connection.settling is not None:
             self._settled = True
             connection.settling.submit(self._turn_record(outcome, code, usage))
         first = self._first_event_at
@@ -756,34 +603,16 @@ class TurnRun:
         """Id of the response as the client was told it; None if it was told none."""
         return self._response_id or (self.stream.response_id if self.stream.created else None)
 
-    @property
-    def _is_blocked(self) -> bool:
-        """Whether a classifier has blocked the answer."""
-        judgement = None if self._safety is None else self._safety.judgement
-        return judgement is not None and judgement.blocked
-
     def _may_go_on(self, end: TurnEnd) -> bool:
         """Whether the response can be continued; of one that was blocked there is only what was sent."""
         connection = self._connection
-        if not self._is_blocked:
+        if not is_blocked(self._safety):
             return True
         self.info.forget_answer(without_output(end.frame))
         assert connection.settings.safety is not None
         if not connection.settings.safety.continue_blocked:
             connection.registry.block(connection.tenant, end.response_id)
         return connection.settings.safety.continue_blocked
-
-    def _evict_parent(self) -> None:
-        parent = self._pinned
-        if parent is not None and parent.lane == self.info.lane:
-            self._connection.cache.fail(parent.id)
-
-    def _may_be_stored(self) -> bool:
-        """Whether the client lets this response be stored.
-
-        On top of what was not to be stored nothing is: the store would hold a chain without its beginning.
-        """
-        return self.turn.create.stored and (self._parent is None or self._parent.record.store)
 
     def _commit(self, end: TurnEnd) -> ResponseNode | None:
         """Make the node of this turn resolvable; None if the budgets have no room for it."""
@@ -794,75 +623,6 @@ class TurnRun:
 
     def _make_node(self, end: TurnEnd, *, part: bool = False) -> ResponseNode | None:
         """Return the node of this turn, or of a part of it; None if the budgets have no room for it."""
-        connection = self._connection
-        if connection.settings.renderer is not None:
-            keep_rendered(connection.settings.renderer, self.info, end.items)
-        record = self._record(end, part=part)
-        if record is None:
-            return None
-        if not self._shares:
-            self.info.share(connection.charges.interner)
-        return ResponseNode(
-            record,
-            self._parent,
-            tenant=connection.tenant,
-            lane=self.turn.lane.name,
-            tools=self.info.interned_tools,
-            instructions=self.info.interned_instructions,
-            kept=self.info.kept,
-            route=self.info.route,
-            safety=None if self._safety is None else self._safety.state,
-        )
-
-    def _stored_safety(self) -> bytes | None:
-        judge = self._connection.registry.judge
-        return None if judge is None or self._safety is None else judge.store(self._safety.state)
-
-    def _record(self, end: TurnEnd, *, part: bool) -> Record | None:
-        connection, create, parent = self._connection, self.turn.create, self._parent
-        delta = self.info.encoded_delta
-        output = b",".join(end.items)
-        items = delta + b"," + output if delta and output else delta or output
-        output_at = len(items) - len(output)
-        base_at = end.base_at
         assert self._calls is not None
-        store = self._may_be_stored()
-        base = self.info.base or base_at is not None
-        # What was not judged the app was not to store; of what was blocked it may have stored all.
-        differs = self.info.unjudged or self._is_blocked
-        record = Record(
-            id=end.response_id,
-            parent_id=parent.id if parent is not None else None,
-            model=None if create.model is None else intern(create.model),  # one string for all turns of a chain
-            store=store,
-            items=items,
-            output_at=output_at,
-            history_at=0 if base_at is None else output_at + sum(len(item) + 1 for item in end.items[:base_at]),
-            base=base,
-            calls=check_output(self._calls, end.items),
-            generated=not create.warm_up,
-            status=intern(end.status),
-            sampled=self.info.sampled,
-            response=self.info.response if self.info.may_store and not part else None,
-            known_to_app=not differs and _app_keeps(connection, create, own_id=end.own_id),
-            app_parent_id=create.previous_response_id if parent is None and not base else None,
-            app_id=end.app_id,
-            part=part,
-            safety=self._stored_safety() if store and connection.stores else None,
-        )
-        stored = store and connection.stores
-        size = record_bytes(record, None if parent is None else parent.record, stored=stored)
-        if self.info.kept is not None:
-            size += self.info.kept.bytes_since(None if parent is None else parent.kept)
-        if self._safety is not None:
-            size += self._safety.state.size
-        budgets = connection.charges.reserve(size, stored=stored)
-        if budgets is None:
-            connection.reporter.report(NodeDropped(connection_id=connection.id, response_id=record.id, size=size))
-            return None
-        return replace(record, size=size, budgets=budgets)
-
-
-def _app_keeps(connection: "Connection", create: ResponseCreate, *, own_id: bool) -> bool:
-    """Whether the app itself produced and stored a response, so that its id can be forwarded."""
-    return connection.history == "forward" and own_id and create.stored and connection.settings.app_store == "keep"
+        maker = NodeMaker(self._connection, self.info, self._parent, self._calls, self._safety)
+        return maker.make(end, part=part, shares=self._shares)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from msgspec import Raw, Struct
 
-from ws_responses import ResponsesWebSocketMiddleware, Safety, Verdict, turn
+from ws_responses import ResponsesWebSocketMiddleware, Safety, Verdict, turn_input, turn_node
 from ws_responses._types import ASGIApp
 from ws_responses.bench.agents import Agent, HttpAgent, SocketAgent
 from ws_responses.bench.inprocess import Peer, ToolApp
@@ -75,8 +75,8 @@ class _Validated:
         self._places = ExitStack()
 
     def __enter__(self) -> Self:
-        self._places.enter_context(patch.object(turn, "heads_of", self._input))
-        self._places.enter_context(patch.object(turn, "check_output", self._output))
+        self._places.enter_context(patch.object(turn_input, "heads_of", self._input))
+        self._places.enter_context(patch.object(turn_node, "check_output", self._output))
         return self
 
     def __exit__(self, *_: object) -> None:
