@@ -38,10 +38,13 @@ class Connector:
         app: The wrapped app.
         registry: What the connections share.
         upstream: Answers the turns in the app's place; None to let the app answer them.
+
+    Attributes:
+        app: See above.
     """
 
     def __init__(self, app: ASGIApp, registry: Registry, upstream: Upstream | None) -> None:
-        self._app = app
+        self.app = app
         self._registry = registry
         self._upstream = upstream
         self._settings = settings = registry.settings
@@ -85,7 +88,7 @@ class Connector:
         """
         by_app = self._upstream is None and handshake.scope["type"] == "http"
         bodies = self._http_bodies if by_app else self._bodies
-        upstream = upstream or self._upstream or AsgiUpstream(self._app, inner, bodies, self._settings.limits)
+        upstream = upstream or self._upstream or AsgiUpstream(self.app, inner, bodies, self._settings.limits)
         return Connection(
             self._registry,
             handshake,

@@ -147,7 +147,6 @@ class ResponsesWebSocketMiddleware:
             on_disconnect=on_disconnect,
             authorize=authorize,
         )
-        self.app = app
         self._upstream = upstream
         settings = Settings(
             profile=profile,
@@ -187,9 +186,9 @@ class ResponsesWebSocketMiddleware:
         self._settings = settings
         self.registry = Registry(settings, Reporter(hooks), store, tenant_key, counters)
         """What its connections share; for this package."""
-        connector = Connector(app, self.registry, upstream)
-        self._upgrades = Upgrades(app, self.registry, connector)
-        self.posts = Posts(self.registry, connector)
+        self._connector = Connector(app, self.registry, upstream)
+        self._upgrades = Upgrades(self.registry, self._connector)
+        self.posts = Posts(self.registry, self._connector)
         """Answers POSTs by the same code; for this package."""
         self._deletions = Deletions(self.registry)
         guarded = any(room is not None for room in (quota, safety, settlement))
@@ -210,6 +209,15 @@ class ResponsesWebSocketMiddleware:
             await self.app(scope, receive, self._deletions.watch(scope, send))
         else:
             await self.app(scope, receive, send)
+
+    @property
+    def app(self) -> ASGIApp:
+        """The wrapped app."""
+        return self._connector.app
+
+    @app.setter
+    def app(self, app: ASGIApp) -> None:
+        self._connector.app = app
 
     # -- for operators -----------------------------------------------------------------------------------------------
 

@@ -177,15 +177,15 @@ class TurnRun:
     async def _steps(self) -> None:
         connection = self._connection
         await self._admission.admit(self.info, self._has_ended)
-        if self.ended:
+        if self._has_ended():
             return  # aborted meanwhile
         await self._find_parent()
-        if self.ended:
+        if self._has_ended():
             return
         self._validate()
         for step in (self._judge, self._route, self._render):
             await step()
-            if self.ended:
+            if self._has_ended():
                 return
         connection.reporter.report(
             TurnStarted(
@@ -202,7 +202,7 @@ class TurnRun:
             await self._warm_up()
             return
         await self._answer()
-        if not self.ended:
+        if not self._has_ended():
             raise StreamTruncated
 
     def _has_ended(self) -> bool:

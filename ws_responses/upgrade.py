@@ -3,7 +3,7 @@
 import logging
 from contextlib import suppress
 
-from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses._types import Receive, Scope, Send
 from ws_responses.admission import Guest
 from ws_responses.connection import Connection
 from ws_responses.connector import Connector, InnerScopeOf
@@ -22,13 +22,11 @@ class Upgrades:
     """Takes the upgrades on a middleware's paths.
 
     Args:
-        app: The wrapped app, whose outer layers are asked (``probe``).
         registry: What the connections share.
-        connector: Makes them.
+        connector: Makes them; its app's outer layers are asked (``probe``).
     """
 
-    def __init__(self, app: ASGIApp, registry: Registry, connector: Connector) -> None:
-        self._app = app
+    def __init__(self, registry: Registry, connector: Connector) -> None:
         self._registry = registry
         self._settings = registry.settings
         self._connector = connector
@@ -65,7 +63,7 @@ class Upgrades:
         """
         guest = await self._registry.admission.admit(handshake, seat)
         if self._settings.probe:
-            await ask_app(self._app, inner(), self._settings.clock, self._settings.limits.probe_timeout_s)
+            await ask_app(self._connector.app, inner(), self._settings.clock, self._settings.limits.probe_timeout_s)
         seat.confirm()
         return guest
 

@@ -163,8 +163,8 @@ def _described(kind: type, how: str) -> list[str]:
     ]
 
 
-_INTERNAL: Final = frozenset({"keep", "share", "bytes_since", "forget_answer"})
-"""Public by their name only: for the steps of a turn."""
+_INTERNAL: Final = frozenset({"app", "keep", "share", "bytes_since", "forget_answer"})
+"""What users know as an argument, and what is public by its name only: for the steps of a turn."""
 
 
 def _members(kind: type) -> Iterable[tuple[str, str]]:
