@@ -283,7 +283,9 @@ async def test_a_cancel_while_a_turn_is_settled_comes_too_late() -> None:
     assert books.outcomes == ["completed"]
 
 
-@pytest.mark.parametrize("store", ["memory", None, InProcessStore(Ledger(1, 1), lambda: 0.0)], ids=["name", "none", "own"])
+@pytest.mark.parametrize(
+    "store", ["memory", None, InProcessStore(Ledger(1, 1), lambda: 0.0)], ids=["name", "none", "own"]
+)
 def test_it_needs_a_store_outside_of_the_process(store: Any) -> None:
     with pytest.raises(ConfigurationError, match="outlives"):
         ResponsesWebSocketMiddleware(ScriptedApp(), store=store, durable=True)

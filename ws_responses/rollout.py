@@ -104,7 +104,7 @@ class RolloutRun(TurnRun):
 
     async def _answer(self) -> None:
         """Let the upstream answer, and go on for each append; the end is written by the step that is the last one."""
-        self._ran = True
+        self._facts.ran = True
         self.on_abort: Callable[[], None] | None = self._stop_step
         while True:
             await self._run_step()
@@ -212,8 +212,8 @@ class RolloutRun(TurnRun):
             self._joined.pause(end)
             written = None
         else:
-            written = self._write(self._joined.block(end, required))
-        self._numbered = False
+            written = self._frames.write(self._joined.block(end, required))
+        self._frames.numbered = False
         checked = connection.settings.open_calls == "check"
         now = connection.clock.now()
         actions = connection.session.turn_blocked(self.turn, node.record.calls, now, checked=checked)

@@ -1,11 +1,10 @@
 """One turn, step by step, from its create to its closing event."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from anyio.lowlevel import checkpoint
 from msgspec import Raw
 
 from ws_responses.errors import (
@@ -18,14 +17,12 @@ from ws_responses.errors import (
     WireError,
     meaning_of,
 )
-from ws_responses.instrumentation import RenderCounts, TurnFinished, TurnStarted
 from ws_responses.protocol import events
 from ws_responses.protocol.actions import Actions, TellSteer
 from ws_responses.protocol.phases import TurnPhase
 from ws_responses.protocol.steering import NO_RESPONSE, Ending, required_input
 from ws_responses.protocol.turns import Turn
 from ws_responses.protocol.withheld import withheld
-from ws_responses.rendering.cache import Rendering
 from ws_responses.routers import tell_failed, tell_served
 from ws_responses.routing import Route
 from ws_responses.safety import About, SafetyState, SafetyTurn
@@ -34,11 +31,12 @@ from ws_responses.spawn import Cancel
 from ws_responses.state.interning import Interned
 from ws_responses.state.node import ResponseNode
 from ws_responses.turn_admission import TurnAdmission
+from ws_responses.turn_facts import TurnFacts
 from ws_responses.turn_faults import told
+from ws_responses.turn_frames import TurnFrames
 from ws_responses.turn_input import inherited_body, kept_body, read_input
 from ws_responses.turn_node import NodeMaker, is_blocked, may_be_stored
 from ws_responses.turn_parent import TurnParent
-from ws_responses.turn_record import turn_record
 from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members
@@ -54,16 +52,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ws_responses.turn")
 
-_YIELD_EVERY = 64
-"""Events that are not written after which an app that never waits lets others run: no write does that for them."""
-
 
 def _nothing_to_cancel() -> None:
     """Stand in for the task's ``cancel`` before it is started."""
-
-
-def _not_plain(_: bytes) -> None:
-    """Stand in for the stream's ``plain`` when the turn is over."""
 
 
 async def _discard(_: bytes) -> None:
@@ -72,14 +63,6 @@ async def _discard(_: bytes) -> None:
 
 async def _discard_text(_: str) -> None:
     """Stand in for the writer when the turn is over."""
-
-
-def _counts(rendering: Rendering | None) -> RenderCounts | None:
-    if rendering is None:
-        return None
-    return RenderCounts(
-        hit=rendering.hit, total=rendering.state.end, rendered=rendering.rendered, rewound=rendering.rewound
-    )
 
 
 class _End(NamedTuple):
@@ -120,20 +103,14 @@ class TurnRun:
         self._calls: CallState | None = None
         self._origin = TurnParent(connection)
         self._parent: ResponseNode | None = None
-        self._started_at = connection.clock.now()
-        self._first_event_at: float | None = None
-        self._response_id: str | None = None
+        self._facts = TurnFacts(connection)
         self._safety: SafetyTurn | None = None
-        self._ran = False
         self._settled = connection.settling is None
         self._shares = False
-        self._skipped = 0
         self._closing: _End | None = None
         self._storing: TurnEnd | None = None
         self._takes_back = False
         self._ending = NO_RESPONSE
-        self._numbered = False
-        self._untold: list[TellSteer] = []
         self.stream = self._stream_type(
             connection.registry.ids.new("resp"),
             stream_id=create.lane,
@@ -147,9 +124,10 @@ class TurnRun:
         )
         self.info.response_id = self.stream.response_id
         self.info.profile = connection.settings.profile
-        self._plain: Callable[[bytes], bytes | None] = self.stream.plain
-        self._write: Callable[[bytes], Awaitable[None]] = connection.writer.write
-        self.event = self.stream.relay(turn, connection.writer.write_text, self._usual)
+        self._frames = TurnFrames(connection, turn, self.stream, self._event)
+        self.skip = self._frames.skip
+        """Takes an event that is not written."""
+        self.event = self.stream.relay(turn, connection.writer.write_text, self._frames.relay)
         """Takes one event of the upstream (the ``Emit`` contract)."""
         self.delta = self.stream.trusting(turn, connection.writer.write_text, self.event)
         """Takes one event that lacks nothing (the ``Emit`` contract)."""
@@ -170,6 +148,7 @@ class TurnRun:
             # These lead back to here: the history would wait for the garbage collector.
             self.event = _discard
             self.delta = _discard_text
+            self._frames.let_go()
             self.cancel = _nothing_to_cancel
             self.info.usage_so_far = None
             self._safety = None
@@ -187,16 +166,7 @@ class TurnRun:
             await step()
             if self._has_ended():
                 return
-        connection.reporter.report(
-            TurnStarted(
-                connection_id=connection.id,
-                turn_id=self.turn.id,
-                lane=self.info.lane,
-                model=self.info.model,
-                continues=self.info.parent is not None,
-                warm_up=self.info.warm_up,
-            )
-        )
+        self._facts.begun(self.info)
         self.info.may_store = connection.stores and may_be_stored(self.info, self._parent)
         if self.turn.create.warm_up:
             await self._warm_up()
@@ -224,7 +194,7 @@ class TurnRun:
             error: What the app ended the turn by; None if it has answered.
         """
         router, route = self._connection.settings.router, self.info.route
-        if router is None or route is None or not self._ran or is_blocked(self._safety):
+        if router is None or route is None or not self._facts.ran or is_blocked(self._safety):
             return
         if error is None:
             tell_served(router, route)
@@ -240,7 +210,7 @@ class TurnRun:
     async def _answer(self) -> None:
         """Let the upstream answer, behind the gate if its output is judged."""
         connection, safety = self._connection, self._safety
-        self._ran = True
+        self._facts.ran = True
         if safety is None:
             await connection.upstream.run(self.info, self)
             return
@@ -304,17 +274,13 @@ class TurnRun:
         """Answer a turn that generates nothing."""
         prepare = getattr(self._connection.upstream, "warm_up", None)
         if prepare is not None:
-            self._ran = True
+            self._facts.ran = True
             await prepare(self.info)
         self.turn.heard += 1
         for event in warm_up_events(self.info, self.stream.response_id):
             await self._event(event)
 
     # -- events of the upstream --------------------------------------------------------------------------------------
-
-    def _usual(self, payload: bytes) -> Awaitable[None]:
-        frame = self._plain(payload)
-        return self._event(payload) if frame is None else self._write(frame)
 
     def alive(self) -> None:
         """Note a sign of life."""
@@ -332,9 +298,8 @@ class TurnRun:
         except WireError as error:
             await self.fail(error)
             return
-        self._numbered = True
-        if self._first_event_at is None:
-            self._first_event_at = self._connection.clock.now()
+        self._frames.numbered = True
+        self._facts.event_came()
         if self.turn.phase is TurnPhase.RUNNING and self.stream.created:
             self._connection.perform(self._connection.session.turn_event(self.turn, self.stream.response_id))
             if not self.info.warm_up:
@@ -343,14 +308,13 @@ class TurnRun:
         if not frames and end is None:
             await self.skip(payload)
         for frame in frames:
-            await self._write(frame)
+            await self._frames.write(frame)
             if self.turn.phase is TurnPhase.ENDED:
                 return  # aborted meanwhile
         if end is not None:
             await self._finish(end)
             return
-        self._numbered = False
-        self._tell_rest()
+        self._frames.tell_rest()
 
     def _is_cut_here(self) -> bool:
         """Whether the answer of a wrapped app ends before its next item, because it is steered."""
@@ -364,19 +328,8 @@ class TurnRun:
     # -- steering ----------------------------------------------------------------------------------------------------
 
     def tell(self, action: TellSteer) -> None:
-        """Write an event about a steer among those of the response.
-
-        Numbers go up in the order of the frames: it waits while there are frames that are numbered and not written.
-        """
-        if self._numbered or self._untold:
-            self._untold.append(action)
-        else:
-            self._connection.post_first(self.stream.steer_event(action.kind, action.members))
-
-    def _tell_rest(self) -> None:
-        untold, self._untold = self._untold, []
-        for action in untold:
-            self._connection.post_first(self.stream.steer_event(action.kind, action.members))
+        """Write an event about a steer among those of the response."""
+        self._frames.tell(action)
 
     def end_early(self) -> None:
         """Let the response end at the next border of its output."""
@@ -412,7 +365,7 @@ class TurnRun:
         frame = None if error is None else end.frame
         if frame is not None:
             connection.post_first(frame)
-        connection.perform(self._told(actions))
+        connection.perform(self._frames.tell_last(actions))
 
     def comes_too_late(self, error: WireError | None) -> bool:
         """Whether an error that ends this turn alone finds it over: its end is decided, and is being stored or settled.
@@ -439,22 +392,12 @@ class TurnRun:
 
     def mute(self) -> None:
         """Let the turn run on with nobody to listen (``on_disconnect`` seconds), so that its usage becomes known."""
-        self.stream.seal()
-        self._write = self.skip
-
-    async def skip(self, _: bytes) -> None:
-        """Take an event that is not written; let others run now and then, since no write does."""
-        self._skipped += 1
-        if not self._skipped % _YIELD_EVERY:
-            await checkpoint()
+        self._frames.mute()
 
     async def keep_alive(self) -> None:
-        """Send a sign of life, unless frames that are numbered already wait to be written: they are one."""
-        if self._numbered or self.ended:
-            return
-        frame = self.stream.keep_alive()
-        if frame is not None:
-            await self._write(frame)
+        """Send a sign of life."""
+        if not self.ended:
+            await self._frames.keep_alive()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -476,7 +419,7 @@ class TurnRun:
                 continuable=node is not None,
                 required=() if node is None else required_input(node.record.calls, end.items),
             )
-        self._response_id = end.response_id
+        self._facts.response_id = end.response_id
         await self._end(end.frame, end.status, code, end.usage)
 
     async def _store(self, node: ResponseNode | None, end: TurnEnd) -> bool:
@@ -503,7 +446,7 @@ class TurnRun:
             self._connection.take_back(node)  # what was late, or lost its answer, may be in the store all the same
         self._origin.evict(self.info.lane)
         self._ending = Ending(message=error.message)
-        self._response_id = end.response_id
+        self._facts.response_id = end.response_id
         await self._end(self._failure(error), "failed", error.code, end.usage)
 
     @property
@@ -522,12 +465,12 @@ class TurnRun:
             await connection.settling.settle(self._turn_record(outcome, code, usage))
             if self.turn.phase is TurnPhase.ENDED:
                 return  # aborted meanwhile
-        write = self._write
+        write = self._frames.write
         actions = self._settle(outcome, code, usage)
-        if self._untold or frame is None or any(type(action) is TellSteer for action in actions):
+        if frame is None or self._frames.must_tell(actions):
             if frame is not None:
                 connection.post_first(frame)
-            connection.perform(self._told(actions))
+            connection.perform(self._frames.tell_last(actions))
         else:
             # The write is begun before anything else may write on this lane, and awaited after the next turn was started.
             written = write(frame)
@@ -535,20 +478,10 @@ class TurnRun:
             await written
         connection.runs.trail(self)
 
-    def _told(self, actions: Actions) -> Actions:
-        """Write what is to be told of steers, right behind the closing event; return what else is to be done."""
-        own = [action for action in actions if type(action) is TellSteer and action.turn is self.turn]
-        self._numbered = False
-        self._untold += own
-        self._tell_rest()
-        return [action for action in actions if action not in own] if own else actions
-
     def _settle(self, outcome: str, code: str | None, usage: bytes | None = None) -> Actions:
         connection = self._connection
         self.ended = True
-        self.stream.seal()
-        self._plain = _not_plain
-        self._write = _discard
+        self._frames.seal()
         now = connection.clock.now()
         self._origin.let_go()
         self._admission.give_back()  # before the lane is free: its next turn takes a place
@@ -557,51 +490,11 @@ class TurnRun:
         if not (self._settled or self._admission.held_up) and connection.settling is not None:
             self._settled = True
             connection.settling.submit(self._turn_record(outcome, code, usage))
-        first = self._first_event_at
-        connection.reporter.report(
-            TurnFinished(
-                connection_id=connection.id,
-                turn_id=self.turn.id,
-                response_id=self._told_id,
-                lane=self.info.lane,
-                model=self.info.model,
-                warm_up=self.info.warm_up,
-                outcome=outcome,
-                code=code,
-                usage=usage,
-                events=self.stream.events,
-                first_event_s=None if first is None else first - self._started_at,
-                duration_s=now - self._started_at,
-                repaired_surrogates=self.stream.repaired_surrogates,
-                rendering=_counts(self.info.rendering),
-                route=None if self.info.route is None else self.info.route.name,
-                route_reused=self.info.route_reused,
-            )
-        )
+        self._facts.finished(self.info, self.stream, outcome=outcome, code=code, usage=usage, now=now)
         return actions
 
     def _turn_record(self, outcome: str, code: str | None, usage: bytes | None) -> TurnRecord:
-        connection, now = self._connection, self._connection.clock.now()
-        first = self._first_event_at
-        return turn_record(
-            self.info,
-            self._safety,
-            outcome=outcome,
-            code=code,
-            usage=usage,
-            response_id=self._told_id,
-            ran=self._ran,
-            draining=connection.registry.seats.draining,
-            first_event_s=None if first is None else first - self._started_at,
-            duration_s=now - self._started_at,
-            events=self.stream.events,
-            transport="http" if connection.handshake.scope["type"] == "http" else "socket",
-        )
-
-    @property
-    def _told_id(self) -> str | None:
-        """Id of the response as the client was told it; None if it was told none."""
-        return self._response_id or (self.stream.response_id if self.stream.created else None)
+        return self._facts.record(self.info, self.stream, self._safety, outcome=outcome, code=code, usage=usage)
 
     def _may_go_on(self, end: TurnEnd) -> bool:
         """Whether the response can be continued; of one that was blocked there is only what was sent."""
