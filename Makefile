@@ -13,6 +13,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Which tests `make test` runs, and extra arguments for pytest in every target: make test ARGS="-k sse -x"
 TESTS ?= not clients and not slow and not servers
 ARGS ?=
+# Processes that run them, one file of tests at a time; ARGS="-n 0" runs all in one, for a debugger.
+WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 PYTEST = $(BIN)/python -m pytest -q
 
 .PHONY: help demo test slow fuzz check format servers clients docs bench soak clean distclean
@@ -25,10 +27,10 @@ demo: $(STAMP) $(MODEL) ## an agent loop over HTTP and over one WebSocket, side 
 	@$(BIN)/python -m ws_responses demo $(ARGS)
 
 test: $(STAMP) $(MODEL) $(EMBEDDINGS) ## the tests (without: slow, real servers, real clients)
-	@$(PYTEST) -m "$(TESTS)" $(ARGS)
+	@$(PYTEST) $(WORKERS) -m "$(TESTS)" $(ARGS)
 
 slow: $(STAMP) $(MODEL) ## the slow tests that need neither servers nor clients
-	@$(PYTEST) -m "slow and not servers and not clients" $(ARGS)
+	@$(PYTEST) $(WORKERS) -m "slow and not servers and not clients" $(ARGS)
 
 # The dump after a minute is for tests that hang; these are meant to take long.
 fuzz: $(STAMP) ## frames and streams at random, new ones each time: FUZZ_EXAMPLES=20000 for more of them
@@ -46,7 +48,7 @@ format: $(STAMP) ## put the code into shape (ruff: safe fixes, format)
 	@$(BIN)/ruff format --quiet .
 
 servers: $(STAMP) ## tests on real ASGI servers: uvicorn, hypercorn, granian, daphne
-	@$(PYTEST) -m "servers" $(ARGS)
+	@$(PYTEST) $(WORKERS) -m "servers" $(ARGS)
 
 clients: $(STAMP) ## tests with real third-party clients (sets up node packages)
 	@bash tests/clients/setup.sh
