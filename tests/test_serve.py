@@ -313,3 +313,24 @@ async def test_the_options_of_the_middleware_reach_it(upstream: tuple[ScriptedAp
     assert kinds(second)[-1] == "completed"
     assert app.requests[0].path == "/v1/responses"
     assert app.requests[0].body["store"] is False
+
+
+async def test_from_a_shell_too_a_rollout_can_be_one_response_and_be_cancelled(
+    upstream: tuple[ScriptedApp, str],
+) -> None:
+    """Without this both would be for those only who write Python."""
+    app, url = upstream
+    app.script([steps.tool_call("look", call_id="call_1")], [steps.text("whole")], [steps.created(), steps.stall()])
+    async with serve_here("--upstream", url, "--prototype", "--accept-cancel") as served, connected(served) as ws:
+        await ws.send(json.dumps(create("question")))
+        events = [json.loads(await ws.recv())]
+        while events[-1]["type"] != "response.done":
+            events.append(json.loads(await ws.recv()))
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+        events += await turn(ws, {"type": "response.append", "input": [output]})
+        await ws.send(json.dumps(create("and on")))
+        target = json.loads(await ws.recv())["response"]["id"]
+        cancelled = await turn(ws, {"type": "response.cancel", "response_id": target})
+
+    assert (kinds(events).count("created"), kinds(events)[-1]) == (1, "completed")
+    assert cancelled[-1]["response"]["status"] == "cancelled"

@@ -2,18 +2,21 @@
 
 import argparse
 import importlib.util
+import inspect
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import require
-from ws_responses import Limits
+from ws_responses import Limits, ResponsesWebSocketMiddleware
+from ws_responses._types import ASGIApp
 from ws_responses.chat.command import chat_parser
 from ws_responses.command_line import UsageError
-from ws_responses.serve import arguments, command
+from ws_responses.serve import arguments, command, sidecar
 from ws_responses.serve.chains import describe
 from ws_responses.serve.channel import receive_options, send_options
 from ws_responses.serve.options import ServeOptions, parse
@@ -99,6 +102,17 @@ def test_workers_are_told_all_of_the_options() -> None:
     options = parsed(
         *("--workers", "2", "--store", "sqlite:f", "--on-disconnect", "1.5", "--limit", "idle_timeout_s=none"),
         *("--allowed-origin", "*", "--api-key", "k", "--upstream-header", "a: b", "--path", "/a", "--path", "/b"),
+        *(
+            "--steering",
+            "interrupt",
+            "--prototype",
+            "--keepalive",
+            "3",
+            "--worker-timeout",
+            "none",
+            "--drop-field",
+            "a",
+        ),
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -116,6 +130,46 @@ def test_headers_for_the_upstream_keep_their_colons() -> None:
     assert options.source.headers == {"X-Url": "http://a:1", "api-key": "k"}
 
 
+PYTHON_ONLY = {
+    *(
+        "authorize",
+        "clock",
+        "handshake_headers",
+        "hooks",
+        "on_close",
+        "prepare",
+        "quota",
+        "router",
+        "safety",
+        "settlement",
+        "tenant",
+    ),
+    *("age_notice", "enabled", "guard_http", "keep_origin", "renderer", "upstream"),
+}
+"""Options of the middleware that a command line cannot say (functions and objects), or that `serve` decides by itself."""
+
+
+def test_what_the_middleware_can_the_command_line_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this whoever serves from a shell would look in vain for what stands on the page of options."""
+    passed: dict[str, object] = {}
+
+    class Kept(ResponsesWebSocketMiddleware):
+        def __init__(self, app: ASGIApp, **options: Any) -> None:
+            passed.update(options)
+            super().__init__(app, **options)
+
+    monkeypatch.setattr(sidecar, "ResponsesWebSocketMiddleware", Kept)
+    command._served(parsed())
+    named = {name for name in inspect.signature(ResponsesWebSocketMiddleware).parameters if name != "app"}
+    assert named - passed.keys() == PYTHON_ONLY
+    asked = ("--drop-field", "a", "--drop-field", "b", "--steering", "interrupt", "--prototype", "--accept-cancel")
+    command._served(parsed(*asked, "--accept-wrapped", "--keepalive", "5"))
+    assert (passed["drop_fields"], passed["steering"], passed["prototype"]) == (("a", "b"), "interrupt", True)
+    assert (passed["accept_cancel"], passed["accept_wrapped"], passed["keepalive_s"]) == (True, True, 5.0)
+    command._served(parsed("--profile", "open-responses"))
+    assert passed["profile"] == "open-responses"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -127,6 +181,8 @@ def test_headers_for_the_upstream_keep_their_colons() -> None:
         (["--backend", "scripted", "--upstream-header", "a: b"], "--upstream-header goes with --upstream only"),
         (["--backend", "scripted", "--history", "forward"], "--history goes with --upstream only"),
         (["--backend", "chat", "--renderer", "template"], "--renderer template and --template FILE go together"),
+        (["--backend", "scripted", "--steering", "interrupt"], "--steering goes with --upstream only"),
+        (["--backend", "scripted", "--drop-field", "a"], "--drop-field goes with --upstream only"),
         (["--backend", "chat", "--template", "f"], "--renderer template and --template FILE go together"),
         ([*UPSTREAM, "--port", "70000"], "--port: must be 0 to 65535, not '70000'"),
         ([*UPSTREAM, "--port", "-1"], "--port"),
@@ -265,3 +321,16 @@ def test_every_option_is_documented_with_its_default(parser: argparse.ArgumentPa
         if isinstance(default, (str, int, float)) and not isinstance(default, bool) and default != "":
             shown = f"{default:g}" if isinstance(default, float) else default
             assert str(shown) in rows[action.option_strings[0]].split("|")[2]
+
+
+def test_how_long_a_worker_may_do_nothing_is_said_for_several_only() -> None:
+    """Without this somebody with one process would believe that it is replaced when it hangs."""
+    several = ("--workers", "2", "--store", "memory")
+    assert parsed(*several).worker_timeout_s == 60
+    assert parsed(*several, "--worker-timeout", "5").worker_timeout_s == 5
+    assert parsed(*several, "--worker-timeout", "none").worker_timeout_s is None
+    with pytest.raises(UsageError, match="--workers 2"):
+        parsed("--worker-timeout", "5")
+    for wrong in ("0", "-1", "soon"):
+        with pytest.raises(UsageError, match="--worker-timeout"):
+            parsed(*several, "--worker-timeout", wrong)

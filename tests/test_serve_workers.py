@@ -480,3 +480,55 @@ async def test_it_serves_and_ends_although_nobody_reads_what_it_says() -> None:
     process.terminate()
     with anyio.fail_after(PATIENCE_S):
         await process.wait()
+
+
+HANGS = """
+import signal, time
+
+def hangs_for_ever(number, frame):
+    while True:
+        time.sleep(1)
+
+signal.signal(signal.SIGUSR2, hangs_for_ever)
+"""
+
+
+async def test_a_worker_that_hangs_says_where_and_is_replaced(tmp_path: Path) -> None:
+    """One that lives, but whose event loop does not turn, would keep its clients for ever, and its place."""
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    async with serve(*WITH_MEMORY, "--worker-timeout", "2", PYTHONPATH=path) as served:
+        pid = served.process.pid
+        before = workers_of(pid)
+        async with socket_at(served.socket_url, pid) as ws:
+            hung = worker_at(ws, pid)
+            os.kill(hung, signal.SIGUSR2)
+            with pytest.raises(ConnectionClosed):
+                await ws.recv()
+        await until(lambda: len(workers_of(pid)) == 2 and hung not in workers_of(pid))
+        async with socket_at(served.socket_url, pid, lambda worker: worker not in before) as ws:
+            assert kinds(await turn(ws, create("hi", model="scripted")))[-1] == "completed"
+        assert set(before) - {hung} <= set(workers_of(pid)), "the other one is left alone"
+        served.signal(signal.SIGTERM)
+        assert await served.ended() == 0
+    assert f"(process {hung}) has done nothing for 2 s" in served.log
+    assert "in hangs_for_ever" in served.log
+
+
+async def test_who_does_not_want_it_has_no_worker_replaced_for_its_silence(tmp_path: Path) -> None:
+    """`none`: for a debugger that holds a worker, say. SIGUSR1 shows where it is, and ends nothing."""
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    async with serve(*WITH_MEMORY, "--worker-timeout", "none", PYTHONPATH=path) as served:
+        pid = served.process.pid
+        before = workers_of(pid)
+        os.kill(before[0], signal.SIGUSR1)
+        async with AsyncExitStack() as sockets:
+            for worker in before:
+                ws = await sockets.enter_async_context(socket_at(served.socket_url, pid, partial(eq, worker)))
+                assert kinds(await turn(ws, create("hi", model="scripted")))[-1] == "completed"
+        assert workers_of(pid) == before
+        served.signal(signal.SIGTERM)
+        assert await served.ended() == 0
+    assert "Current thread" in served.log
+    assert "done nothing" not in served.log

@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     _add_source(made)
     _add_listen(made)
     _add_mode(made)
+    _add_extensions(made)
     _add_workers(made)
     return made
 
@@ -129,6 +130,18 @@ def _add_mode(made: argparse.ArgumentParser) -> None:
     group.add_argument("--app-store", choices=("keep", "never"), help="never: the upstream stores nothing")
     group.add_argument("--complete-response", action="store_true", help="fill what strict clients demand of a response")
     group.add_argument(
+        "--profile",
+        choices=("openai", "open-responses"),
+        default="openai",
+        help="open-responses: no lanes, and events by the schema of that specification",
+    )
+    group.add_argument(
+        "--drop-field",
+        action="append",
+        metavar="NAME",
+        help="member of requests that the upstream never gets; repeat it",
+    )
+    group.add_argument(
         "--open-calls", choices=("check", "app"), default="check", help="who judges unanswered tool calls"
     )
     group.add_argument(
@@ -147,9 +160,30 @@ def _add_mode(made: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-probe", action="store_true", help="do not ask the upstream at the upgrade whether it refuses"
     )
+    group.add_argument("--keepalive", type=seconds, metavar="S", help="send an extension event after so much silence")
+    group.add_argument(
+        "--accept-wrapped", action="store_true", help="take creates whose body stands in a member 'response', too"
+    )
     group.add_argument("--max-connections", type=count, metavar="N", help="open sockets (--limit max_connections=N)")
     group.add_argument(
         "--limit", action="append", default=[], metavar="NAME=VALUE", help="any bound, such as max_frame_bytes=1000000"
+    )
+
+
+def _add_extensions(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("what clients may do besides")
+    group.add_argument(
+        "--accept-cancel", action="store_true", help="stop a response, or all of a lane (response.cancel)"
+    )
+    group.add_argument(
+        "--steering",
+        choices=("interrupt",),
+        help="steer a running response of the upstream: its call is ended for that (an engine is steered anyway)",
+    )
+    group.add_argument(
+        "--prototype",
+        action="store_true",
+        help="run a whole rollout as one response (response.done, response.append); not for clients that do not know it",
     )
 
 
@@ -161,6 +195,12 @@ def _add_workers(made: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="processes that serve; more than one need --store (default 1)",
+    )
+    group.add_argument(
+        "--worker-timeout",
+        type=_worker_timeout,
+        metavar="S",
+        help="replace a worker that lives, but has done nothing for so long (default 60; none: never)",
     )
     group.add_argument(
         "--store",
@@ -181,6 +221,10 @@ def _add_workers(made: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--durable", action="store_true", help="end a turn that is to be stored only when the store has it"
     )
+
+
+def _worker_timeout(text: str) -> Literal["none"] | float:
+    return "none" if text == "none" else seconds(text)
 
 
 def _on_disconnect(text: str) -> Literal["cancel"] | float:

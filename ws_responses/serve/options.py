@@ -13,6 +13,7 @@ from ws_responses.command_line import UsageError
 from ws_responses.engine.tools import HostedTools
 from ws_responses.errors import ConfigurationError
 from ws_responses.limits import Limits
+from ws_responses.protocol.profiles import Profile
 from ws_responses.serve.arguments import API_KEYS, UPSTREAM_KEY, parser
 from ws_responses.serve.chains import ChainOptions, chain_options
 
@@ -63,14 +64,21 @@ class ModeOptions(Struct, frozen=True, kw_only=True):
     """How sockets are served; the middleware's own words."""
 
     paths: tuple[str, ...]
+    profile: Profile
     history: Literal["replay", "forward"]
     app_store: Literal["keep", "never"]
+    drop_fields: tuple[str, ...]
     complete_response: bool
     open_calls: Literal["check", "app"]
     anonymous_tenant: Literal["connection", "shared"]
     allowed_origins: tuple[str, ...] | None
     on_disconnect: Literal["cancel"] | float
     probe: bool
+    keepalive_s: float | None
+    accept_wrapped: bool
+    accept_cancel: bool
+    steering: Literal["interrupt"] | None
+    prototype: bool
     limits: Limits
 
 
@@ -102,6 +110,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 
     Attributes:
         workers: Processes that serve.
+        worker_timeout_s: How long one of them may do nothing before it is replaced; None for ever.
     """
 
     source: SourceOptions
@@ -109,6 +118,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     listen: ListenOptions
     chains: ChainOptions
     workers: int
+    worker_timeout_s: float | None
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> ServeOptions:
@@ -126,9 +136,24 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
             listen=_listen(given, environment),
             chains=chain_options(given, environment),
             workers=given.workers,
+            worker_timeout_s=_worker_timeout(given),
         )
     except ConfigurationError as error:
         raise UsageError(str(error)) from None
+
+
+def _worker_timeout(given: argparse.Namespace) -> float | None:
+    timeout: float | Literal["none"] | None = given.worker_timeout
+    if timeout is None:
+        return _WORKER_TIMEOUT_S
+    if given.workers == 1:
+        raise UsageError("--worker-timeout needs --workers 2 or more: a process alone has nobody who would replace it")
+    return None if timeout == "none" else timeout
+
+
+_WORKER_TIMEOUT_S: Final = 60.0
+"""Far above what any work of ours holds up the loop for (a prompt of a million tokens takes seconds), and below the patience
+of clients and of proxies in front."""
 
 
 def _source(given: argparse.Namespace, environment: Mapping[str, str]) -> SourceOptions:
@@ -166,7 +191,7 @@ _FOREIGN: Final = {
     "upstream": ("backend_url", "model", "renderer", "hosted_tools", "template", "gguf", "completions_server"),
     "backend": (
         *("upstream_header", "upstream_ca", "forward_client", "max_upstream_requests"),
-        *("history", "app_store", "no_probe"),
+        *("history", "app_store", "no_probe", "drop_field", "steering"),
     ),
 }
 """Options that mean nothing to the other kind of source: silence would let people believe that they do."""
@@ -175,14 +200,21 @@ _FOREIGN: Final = {
 def _mode(given: argparse.Namespace) -> ModeOptions:
     return ModeOptions(
         paths=tuple(given.path or ("/v1/responses",)),
+        profile=given.profile,
         history=given.history or "replay",
         app_store=given.app_store or "keep",
+        drop_fields=tuple(given.drop_field or ()),
         complete_response=given.complete_response,
         open_calls=given.open_calls,
         anonymous_tenant=given.anonymous_tenant,
         allowed_origins=None if given.allowed_origin is None else tuple(given.allowed_origin),
         on_disconnect=given.on_disconnect,
         probe=not given.no_probe,
+        keepalive_s=given.keepalive,
+        accept_wrapped=given.accept_wrapped,
+        accept_cancel=given.accept_cancel,
+        steering=given.steering,
+        prototype=given.prototype,
         limits=_limits(given),
     )
 

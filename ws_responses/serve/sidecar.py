@@ -40,6 +40,8 @@ def sidecar(options: ServeOptions) -> Served:
         inner_path=f"{_PREFIX}/responses",
         history=mode.history,
         app_store=mode.app_store,
+        drop_fields=mode.drop_fields,
+        steering=mode.steering,
         probe=mode.probe and passes,
         **shared_options(options),
     )

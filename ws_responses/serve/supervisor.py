@@ -15,9 +15,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ws_responses.serve.channel import receive_started, send_options
+from ws_responses.serve.channel import receive_beat, receive_started, send_options
 from ws_responses.serve.crew import Crew, Kill, Order, Orders, Over, Phase, Start, Stop, Wait
 from ws_responses.serve.options import ServeOptions
+from ws_responses.serve.pulse import Pulse
 
 logger = logging.getLogger("ws_responses.serve")
 
@@ -25,6 +26,8 @@ _START_S: Final = 300.0
 """What a worker may take to come up: models are loaded from slow disks, but one that hangs must not hold up a restart."""
 _MARGIN_S: Final = 15.0
 """What a worker gets beyond the grace of its turns, to close what it holds."""
+_DUMP_S: Final = 1.0
+"""What a worker that hangs gets to write its stacks before it is killed."""
 
 
 class _Worker:
@@ -33,11 +36,13 @@ class _Worker:
     Attributes:
         process: The process.
         timer: Kills it when it takes too long; None if it may take its time.
+        pulse: Looks whether it does anything; None before it serves, and where nobody looks.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.timer: asyncio.TimerHandle | None = None
+        self.pulse: Pulse | None = None
 
     def limit(self, seconds: float | None) -> None:
         """Kill it after so many seconds from now."""
@@ -50,6 +55,11 @@ class _Worker:
         """Send it a signal, if it lives."""
         if self.process.returncode is None:
             self.process.send_signal(number)
+
+    def pulse_stops(self) -> None:
+        """Look no more whether it does anything: it has its time to end."""
+        if self.pulse is not None:
+            self.pulse.stop()
 
     def kill(self) -> None:
         """End it."""
@@ -130,6 +140,7 @@ class Supervisor:
                 self._tasks.add(task)
                 task.add_done_callback(self._attended)
             case Stop(number):
+                self._workers[number].pulse_stops()
                 self._workers[number].send(signal.SIGTERM)
                 self._workers[number].limit(self._options.listen.grace_s + _MARGIN_S)
             case Kill(number):
@@ -175,12 +186,38 @@ class Supervisor:
                 worker.limit(None)
                 logger.info("worker %d serves (process %d)", number, process.pid)
                 self._carry_out(self._crew.started(number))
-            code = await process.wait()
+            code = await self._watch(ours, number, worker) if report else await process.wait()
         worker.limit(None)
         del self._workers[number]
         if self._crew.phases[number] is not Phase.ENDING:
             logger.error("worker %d (process %d) has ended: %s", number, process.pid, _meaning(code))
         self._carry_out(self._crew.ended(number, code))
+
+    async def _watch(self, channel: socket.socket, number: int, worker: _Worker) -> int:
+        """Look whether a worker that serves does anything, until it is no more; return its exit code."""
+        patience_s = self._options.worker_timeout_s
+        if patience_s is None or self._crew.phases[number] is not Phase.SERVING:
+            return await worker.process.wait()
+        later = asyncio.get_running_loop().call_later
+        worker.pulse = Pulse(patience_s, later, lambda: self._replace(number, worker, patience_s))
+        listening = asyncio.create_task(_hear(channel, worker.pulse))
+        try:
+            return await worker.process.wait()
+        finally:
+            worker.pulse.stop()
+            listening.cancel()
+            await asyncio.wait([listening])
+
+    def _replace(self, number: int, worker: _Worker, patience_s: float) -> None:
+        """End a worker that lives and does nothing: when it has gone, another one takes its place."""
+        logger.error(
+            "worker %d (process %d) has done nothing for %g s: it writes down where it hangs, and is replaced",
+            number,
+            worker.process.pid,
+            patience_s,
+        )
+        worker.send(signal.SIGUSR1)
+        worker.limit(_DUMP_S)
 
     async def _spawn(self, channel: socket.socket) -> asyncio.subprocess.Process:
         descriptors = (self._listener.fileno(), channel.fileno())
@@ -191,6 +228,11 @@ class Supervisor:
             # Ctrl-C of a terminal goes to all of a process group: the workers are to hear of it from here only.
             process_group=0,
         )
+
+
+async def _hear(channel: socket.socket, pulse: Pulse) -> None:
+    while await receive_beat(channel):
+        pulse.beat()
 
 
 def _command(arguments: Iterable[str]) -> list[str]:
