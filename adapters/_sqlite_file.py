@@ -13,7 +13,7 @@ from anyio.lowlevel import RunVar
 
 from ws_responses.errors import ConfigurationError, WSResponsesError
 
-__all__ = ["SqliteFile", "SqliteFileRefused", "Synchronous"]
+__all__ = ["OneAtATime", "SqliteFile", "SqliteFileRefused", "Synchronous"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,26 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
         if connection.in_transaction:  # a full disk ends it by itself
             connection.execute("ROLLBACK")
         raise
+
+
+class OneAtATime:
+    """Lets one piece of work of an event loop run at a time, and takes no other work's threads.
+
+    Args:
+        name: For debuggers.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._limiter: RunVar[CapacityLimiter] = RunVar(name)
+
+    def limiter(self) -> CapacityLimiter:
+        """Return the limiter of this event loop."""
+        try:
+            return self._limiter.get()
+        except LookupError:
+            limiter = CapacityLimiter(1)
+            self._limiter.set(limiter)
+            return limiter
 
 
 class SqliteFile:
@@ -85,7 +105,7 @@ class SqliteFile:
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
-        self._one: RunVar[CapacityLimiter] = RunVar("ws_responses.sqlite_file")
+        self._one = OneAtATime("ws_responses.sqlite_file")
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what ``work`` returns; it runs in a thread, with the connection for itself.
@@ -99,7 +119,7 @@ class SqliteFile:
             with self._lock:  # another event loop may use the same store
                 return work(self._open())
 
-        return await to_thread.run_sync(locked, limiter=self._limiter())
+        return await to_thread.run_sync(locked, limiter=self._one.limiter())
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what ``work`` returns, which runs in a transaction that no other writer comes between.
@@ -125,7 +145,7 @@ class SqliteFile:
                     self._connection.close()
                     self._connection = None
 
-        await to_thread.run_sync(close, limiter=self._limiter())
+        await to_thread.run_sync(close, limiter=self._one.limiter())
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -190,12 +210,3 @@ class SqliteFile:
                 f"{self.path.name} has tables of version {version}; this version of ws_responses reads {self._version}"
             )
         return True
-
-    def _limiter(self) -> CapacityLimiter:
-        """Return the limiter of this event loop: one piece of work at a time, and no other work's threads taken."""
-        try:
-            return self._one.get()
-        except LookupError:
-            limiter = CapacityLimiter(1)
-            self._one.set(limiter)
-            return limiter

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-from anyio import CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
+from anyio import to_thread
 from msgspec import Struct
 
+from ws_responses.adapters._sqlite_file import OneAtATime
 from ws_responses.errors import WSResponsesError
 from ws_responses.settlement import TurnRecord
 
@@ -70,7 +70,7 @@ class SqliteSettlement:
         self._path = Path(path)
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
-        self._one: RunVar[CapacityLimiter] = RunVar("ws_responses.sqlite_settlement")
+        self._one = OneAtATime("ws_responses.sqlite_settlement")
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[str, bytes]] = {}
 
@@ -84,7 +84,7 @@ class SqliteSettlement:
         self._waiting[record.turn_id] = entry
         try:
             # The first of those who wait writes for all of them; the others find their record written.
-            async with self._limiter():
+            async with self._one.limiter():
                 if self._waiting.get(record.turn_id) is entry:
                     await self._write_waiting()
         finally:
@@ -147,17 +147,8 @@ class SqliteSettlement:
             self._connection = connection
         return self._connection
 
-    def _limiter(self) -> CapacityLimiter:
-        """Return the limiter of this event loop: one call at a time."""
-        try:
-            return self._one.get()
-        except LookupError:
-            limiter = CapacityLimiter(1)
-            self._one.set(limiter)
-            return limiter
-
     async def _alone(self, work: Callable[[], T]) -> T:
-        async with self._limiter():
+        async with self._one.limiter():
             return await self._in_thread(work)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -5,8 +5,7 @@ import gc
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.garbage import no_garbage_collection
 from tests.shell import KEY, Client, Shell, code_of, create, error_of, frames_of, id_of, kinds, ours, types_of
 from ws_responses import Principal
 from ws_responses._types import Receive, Scope, Send
@@ -1001,16 +1001,6 @@ async def test_after_its_last_chunk_an_app_hears_the_disconnect_at_once() -> Non
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 TOOLS = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]

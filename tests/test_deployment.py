@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from tests.adapters.proxy_servers import running
-from tests.adapters.redis_server import free_port
 from tests.conftest import require
 from tests.docs.pages import fences
+from tests.ports import free_port, until_listened_to
 from tests.serve_process import PATIENCE_S, Here, serve_here
 from tests.shell import create, id_of, kinds
-from tests.worker_processes import KEY, LOOK_S, turn
+from tests.worker_processes import KEY, turn
 from ws_responses.serve.options import parse
 from ws_responses.testing import ScriptedApp, steps
 
@@ -106,15 +106,7 @@ async def nginx(folder: Path, *ports: int) -> AsyncGenerator[int]:
     assert tested.returncode == 0, tested.stderr.decode()
     process = await asyncio.create_subprocess_exec(*command)
     try:
-        with anyio.fail_after(PATIENCE_S):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    await anyio.sleep(LOOK_S)
-                else:
-                    writer.close()
-                    break
+        await until_listened_to(port)
         yield port
     finally:
         process.terminate()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import anyio
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.shell import Facts
+from tests.sinks import FATES, meet
 from tests.wires import Wire
 from ws_responses import Limits, ResponsesApp, ResponsesEngine, ResponsesWebSocketMiddleware
 from ws_responses._types import ASGIApp
@@ -20,12 +22,11 @@ from ws_responses.errors import UpstreamError
 from ws_responses.instrumentation import ConnectionClosed, TurnFinished
 from ws_responses.quota import QuotaExceeded, QuotaRequest
 from ws_responses.safety import Safety, TermClassifier
-from ws_responses.settlement import OUTCOMES, Settlement, TurnRecord, Undeliverable
+from ws_responses.settlement import OUTCOMES, Settlement, TurnRecord
 from ws_responses.testing import FakeClock, ScriptedApp, settle, steps
 
 BAD = "bad word"
 ATTEMPTS = 3
-FATES = ["takes", "takes", "takes", "raises", "refuses", "hangs", "takes and raises", "takes and hangs"]
 ANSWERS = ["fine", "fine", "fine", "fine", "hangs", "hangs", "blocked", "fails", "refuses", "raises", "breaks"]
 """What a turn's model does, by its name."""
 
@@ -156,15 +157,7 @@ class RoomsMachine(RuleBasedStateMachine):
         self.attempts[record.turn_id] = self.attempts.get(record.turn_id, 0) + 1
         if record in self.reported:
             self.wrong.append(f"{record.turn_id} was tried after it was reported")
-        fate = self.fates.pop(0) if self.fates else "takes"
-        if fate.startswith("takes"):
-            self.taken.append(record)
-        if fate.endswith("raises"):
-            raise RuntimeError
-        if fate == "refuses":
-            raise Undeliverable
-        if fate.endswith("hangs"):
-            await anyio.sleep_forever()
+        await meet(self.fates.pop(0) if self.fates else "takes", partial(self.taken.append, record))
 
     async def wait(self) -> None:
         await self.gate.wait()

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from tests.adapters.proxy_servers import running
-from tests.adapters.redis_server import free_port
 from tests.conftest import require
+from tests.ports import free_port
 from tests.serve_process import PATIENCE_S, Served, serve, serve_at, serve_here
 from tests.shell import create, id_of, kinds, text_of, types_of
 from tests.worker_processes import (

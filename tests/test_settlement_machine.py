@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import anyio
@@ -10,11 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.sinks import FATES, meet
 from tests.test_settlement import record
-from ws_responses.settlement import Settlement, Settler, Settling, TurnRecord, Undeliverable
+from ws_responses.settlement import Settlement, Settler, Settling, TurnRecord
 from ws_responses.testing import FakeClock, settle
-
-FATES = ["takes", "takes", "takes", "raises", "refuses", "hangs", "takes and raises", "takes and hangs"]
 
 
 class Connection:
@@ -78,15 +78,7 @@ class SettlementMachine(RuleBasedStateMachine):
             self.wrong.append(f"{turn_id} was tried before {parent} was settled")
         if turn_id in self.reported:
             self.wrong.append(f"{turn_id} was tried after it was reported")
-        fate = self.fates.pop(0) if self.fates else "takes"
-        if fate.startswith("takes"):
-            self.taken.append(turn_id)
-        if fate.endswith("raises"):
-            raise RuntimeError
-        if fate == "refuses":
-            raise Undeliverable
-        if fate.endswith("hangs"):
-            await anyio.sleep_forever()
+        await meet(self.fates.pop(0) if self.fates else "takes", partial(self.taken.append, turn_id))
 
     # -- what happens --------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.adapters.proxy_servers import running
-from tests.adapters.redis_server import free_port
+from tests.ports import free_port, until_listened_to
 from tests.shell import create, id_of, text_of
 from tests.worker_processes import KEY, LOOK_S, PATIENCE_S, read_turn, socket_at, turn, until, workers_of
 from ws_responses.signals import drain_at_sigterm
@@ -103,15 +103,7 @@ async def uvicorn(
     command = (sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "warning", *options)
     process = await asyncio.create_subprocess_exec(*command, env=os.environ | environment)
     try:
-        with anyio.fail_after(PATIENCE_S):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    await anyio.sleep(LOOK_S)
-                else:
-                    writer.close()
-                    break
+        await until_listened_to(port)
         yield process, f"ws://127.0.0.1:{port}/v1/responses"
     finally:
         if process.returncode is None:

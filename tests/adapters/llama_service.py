@@ -1,6 +1,5 @@
 """A stand-in for llama.cpp's server that can be made to fail; it writes as that does (recorded from the real one)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,36 +8,19 @@ import pytest
 from ws_responses.backends import Delta, Usage
 from ws_responses.testing.faults import Fault
 from ws_responses.testing.inference import InferenceService
-from ws_responses.testing.services import HOLD, HttpAnswer, Piece, ServiceRequest, recut
+from ws_responses.testing.services import HttpAnswer, Piece, ServiceRequest
 
 
 class LlamaCppService(InferenceService):
     """``/completion``: an event for each token, and one at the end; no ``[DONE]``."""
 
     speaks = frozenset({"text", "token_ids", "usage"})
+    last_event = None
     _sampled = 0
 
     @property
     def base_url(self) -> str:
         return self.url
-
-    def answer(
-        self,
-        deltas: Sequence[Delta],
-        *,
-        hold_after: int | None = None,
-        late_end: bool = False,
-        cut_every: int | None = None,
-        rate: float = 0.0,
-    ) -> HttpAnswer:
-        body: list[Piece] = list(self._events(deltas))
-        if hold_after is not None:
-            body.insert(hold_after, HOLD)
-        if late_end:
-            body.append(HOLD)
-        if cut_every is not None:
-            body = recut(body, cut_every)
-        return HttpAnswer(body=body, content_type="text/event-stream", apart=cut_every is not None, rate=rate)
 
     def chunks(self, delta: Delta, *, first: bool) -> list[dict[str, Any]]:
         if delta.finish == "content_filter":

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any, Literal, Self
 import redis
 
 from tests.conftest import require
+from tests.ports import free_port
 
 Kind = Literal["redis", "valkey"]
 
@@ -161,11 +161,3 @@ class RedisTime:
                 if b":b:" in key and left > 0:
                     client.hincrby(key, "p", -round(seconds * 1000))
                 client.pexpire(key, max(left, 0))
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

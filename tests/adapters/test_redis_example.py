@@ -16,7 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from tests.adapters.redis_server import RedisServer, free_port
+from tests.adapters.redis_server import RedisServer
+from tests.ports import free_port
 from ws_responses import Handshake
 
 TENANT_KEY = secrets.token_hex(32)

@@ -1,13 +1,12 @@
 """What a turn leaves behind: nothing that waits for the garbage collector, and what is kept is bounded and charged."""
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.engine.service import last, socket_to
+from tests.garbage import no_garbage_collection
 from ws_responses import Limits
 from ws_responses.backends import Delta
 from ws_responses.engine import ResponsesEngine, Retry
@@ -15,16 +14,6 @@ from ws_responses.testing.backends import Fault, ScriptedBackend
 from ws_responses.upstreams.base import CurrentTurn
 
 CREATE: dict[str, Any] = {"model": "m", "store": False}
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def turns_alive() -> int:

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ws_responses.protocol.calls import START
 from ws_responses.state.budget import Budget
 from ws_responses.state.node import Record
 
@@ -20,25 +19,6 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     raise AssertionError("the in-process store waits for something")
-
-
-def make_record(
-    name: str, parent: str | None = None, *, items: bytes = b"{}", base: bool = False, store: bool = True
-) -> Record:
-    """Return a record that is charged to nobody."""
-    return Record(
-        id=name,
-        parent_id=parent,
-        model="m",
-        store=store,
-        items=items,
-        output_at=len(items),
-        history_at=0,
-        base=base,
-        calls=START,
-        generated=True,
-        status="completed",
-    )
 
 
 def charged(record: Record, size: int, budgets: tuple[Budget, ...]) -> Record:

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.state.drive import charged, drive, make_record
+from tests.state.drive import charged, drive
 from ws_responses.errors import StoreError
 from ws_responses.protocol.calls import START, CallState, OpenCall
 from ws_responses.state.budget import Budget, Ledger
@@ -21,6 +21,7 @@ from ws_responses.state.cache import ConnectionCache, LeafCache
 from ws_responses.state.interning import INTERNED_BYTES, Interned, Interner
 from ws_responses.state.node import Record, ResponseNode, Sampled, record_bytes
 from ws_responses.state.store import InProcessStore, StoreKey
+from ws_responses.testing.store_conformance import make_record
 
 T = TypeVar("T")
 BIG = 1 << 40

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.state.drive import make_record
 from ws_responses.errors import ConfigurationError, RecordUnreadable, StoreError
 from ws_responses.protocol.calls import START, UNKNOWN_BASE, CallState, OpenCall
 from ws_responses.state import encoding
 from ws_responses.state.encoding import FORMAT, MAX_OPEN_CALLS, RecordCodec
 from ws_responses.state.node import Record, Sampled
 from ws_responses.state.store import StoreKey
+from ws_responses.testing.store_conformance import make_record
 
 MIB = 1024 * 1024
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -8,12 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.state.drive import charged, drive, make_record
+from tests.state.drive import charged, drive
 from ws_responses.errors import StoreError
 from ws_responses.state.budget import Ledger
 from ws_responses.state.cache import LeafCache
 from ws_responses.state.node import Record
 from ws_responses.state.store import InProcessStore, StoreKey
+from ws_responses.testing.store_conformance import make_record
 
 BIG = 1 << 40
 TENANTS = st.sampled_from(["one", "two"])

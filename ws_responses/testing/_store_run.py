@@ -41,7 +41,9 @@ class StoreClock(Protocol):
         """Move on."""
 
 
-def make_record(name: str, parent: str | None = None, *, base: bool = False, items: bytes = b"{}") -> Record:
+def make_record(
+    name: str, parent: str | None = None, *, base: bool = False, items: bytes = b"{}", store: bool = True
+) -> Record:
     """Return a record as a turn makes one.
 
     Args:
@@ -49,12 +51,13 @@ def make_record(name: str, parent: str | None = None, *, base: bool = False, ite
         parent: The id that it continues.
         base: It joins nothing older.
         items: Its encoded items, joined by commas.
+        store: As its create said.
     """
     return Record(
         id=name,
         parent_id=parent,
         model="m",
-        store=True,
+        store=store,
         items=items,
         output_at=len(items),
         history_at=0,

@@ -47,10 +47,12 @@ class InferenceService(LoopbackService):
     Attributes:
         speaks: Members of ``Delta`` that it can send.
         faults: What it can be made to do.
+        last_event: Ends each stream; None for nothing.
     """
 
     speaks: frozenset[str] = frozenset()
     faults: frozenset[Fault] = frozenset(Fault)
+    last_event: Piece | None = _DONE
 
     def __init__(self) -> None:
         super().__init__(self._usual)
@@ -104,7 +106,8 @@ class InferenceService(LoopbackService):
         body: list[Piece] = list(self._events(deltas))
         if hold_after is not None:
             body.insert(hold_after, HOLD)
-        body.append(_DONE)
+        if self.last_event is not None:
+            body.append(self.last_event)
         if late_end:
             body.append(HOLD)
         if cut_every is not None:
