@@ -4,20 +4,10 @@ A test sees something, and `Server.shows` compares it with the cell. So the page
 changes fails the test that names the row.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
-FRAMEWORKS: Final = (
-    "plain",
-    "starlette",
-    "fastapi",
-    "litestar",
-    "quart",
-    "django",
-    "blacksheep",
-    "falcon",
-    "sanic",
-)
+from tests import matrix
+from tests.matrix import row
 
 TITLES: Final = {
     "plain": "plain ASGI",
@@ -31,38 +21,13 @@ TITLES: Final = {
     "sanic": "Sanic",
 }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        name: What the tests call it.
-        what: What the reader calls it.
-        usual: The cell of all frameworks that have none of their own; alternatives are joined by " or ".
-        cells: Cells by framework.
-        helps: What to do about it.
-    """
-
-    name: str
-    what: str
-    usual: str
-    cells: dict[str, str] = field(default_factory=dict[str, str])
-    helps: str = ""
-
-    def cell(self, framework: str) -> str:
-        """Return what stands in the column of a framework."""
-        return self.cells.get(framework, self.usual)
-
-
-def _row(name: str, what: str, usual: str, *, helps: str = "", **cells: str) -> Row:
-    return Row(name=name, what=what, usual=usual, cells=cells, helps=helps)
+FRAMEWORKS: Final = tuple(TITLES)
 
 
 ROWS: Final = (
-    _row("loop", "A loop of chained tool calls, event by event", "yes"),
-    _row("http", "HTTP on the same path", "as before"),
-    _row(
+    row("loop", "A loop of chained tool calls, event by event", "yes"),
+    row("http", "HTTP on the same path", "as before"),
+    row(
         "helper",
         "Its own helper for server-sent events",
         "yes",
@@ -73,7 +38,7 @@ ROWS: Final = (
         helps="`EventSourceResponse` of FastAPI and of `sse-starlette`, Litestar's `ServerSentEvent`, BlackSheep's "
         "`ServerSentEventsResponse`, Falcon's `resp.sse`.",
     ),
-    _row(
+    row(
         "sync",
         "A generator without `async`",
         "streams",
@@ -84,9 +49,9 @@ ROWS: Final = (
         sanic="your own loop",
         helps="Django runs such a generator to its end before it sends anything, over HTTP as well: make it `async`.",
     ),
-    _row("turn", "`current_turn()` in the handler and its generator", "yes"),
-    _row("slow", "A client that does not read", "the generator waits"),
-    _row(
+    row("turn", "`current_turn()` in the handler and its generator", "yes"),
+    row("slow", "A client that does not read", "the generator waits"),
+    row(
         "gone",
         "A client that leaves: the generator is ended by",
         "`http.disconnect`",
@@ -97,13 +62,13 @@ ROWS: Final = (
         helps="Cancellation comes `disconnect_grace_s` (0.25 s) later, for those that do not listen. Either way the generator's "
         "`finally` runs.",
     ),
-    _row(
+    row(
         "log",
         "... in the midst of a stream: what it logs",
         "nothing",
     ),
-    _row("error", "Its JSON errors: status, code, `Retry-After`", "kept"),
-    _row(
+    row("error", "Its JSON errors: status, code, `Retry-After`", "kept"),
+    row(
         "raise",
         "A handler that raises: the client is told",
         "500, its text",
@@ -112,21 +77,21 @@ ROWS: Final = (
         django="500",
         helps="Pages in HTML are never passed on; ours names an id that stands in the log.",
     ),
-    _row(
+    row(
         "break",
         "A generator that raises: the turn fails by",
         "`server_error`",
         sanic="`upstream_stream_truncated`",
         helps="Sanic keeps the exception to itself and ends the stream, and so does Starlette's `BaseHTTPMiddleware`.",
     ),
-    _row(
+    row(
         "compression",
         "Its compression",
         "leaves turns alone",
         sanic="has none",
         helps="Quart, Falcon and plain ASGI were tried with Starlette's `GZipMiddleware` around them.",
     ),
-    _row(
+    row(
         "layer",
         "A key that its middleware demands is asked for at",
         "the upgrade",
@@ -134,8 +99,8 @@ ROWS: Final = (
         helps="Litestar runs its middleware for routes only, and none takes the GET of the upgrade: give "
         "[`authorize=`](../how-to/auth-and-tenants.md) for a refusal before the socket is open.",
     ),
-    _row("route", "A key that the route demands is asked for at", "each turn", django="the upgrade"),
-    _row(
+    row("route", "A key that the route demands is asked for at", "each turn", django="the upgrade"),
+    row(
         "mounted",
         'Below a prefix: Starlette\'s `Mount("/api", ...)`',
         "served",
@@ -143,9 +108,9 @@ ROWS: Final = (
         sanic="404",
         helps="Falcon and Sanic do not know `root_path`, over HTTP as well: give their routes the whole path; `path=` stays the one below the prefix.",
     ),
-    _row("body-3", "A conversation of 3 MiB, by default", "taken", django="400"),
-    _row("body-11", "... of 11 MiB", "taken", django="400", litestar="413"),
-    _row(
+    row("body-3", "A conversation of 3 MiB, by default", "taken", django="400"),
+    row("body-11", "... of 11 MiB", "taken", django="400", litestar="413"),
+    row(
         "body-18",
         "... of 18 MiB",
         "taken",
@@ -159,6 +124,6 @@ ROWS: Final = (
 )
 
 
-def cell(row: str, framework: str) -> str:
+def cell(name: str, framework: str) -> str:
     """Return what the page says of a framework."""
-    return next(each for each in ROWS if each.name == row).cell(framework)
+    return matrix.cell(ROWS, name, framework)

@@ -4,17 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.matrix import FRAMEWORKS, ROWS, TITLES
-from tests.frameworks.page import PAGE, VERSIONS, page, parts
+from tests.frameworks.matrix import FRAMEWORKS, ROWS
+from tests.frameworks.page import PAGE
+from tests.matrix import VERSIONS, parts
 
 pytestmark = pytest.mark.servers
 
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = PAGE.path.read_text(encoding="utf-8")
 
 
 def test_every_table_is_on_the_page_and_current() -> None:
     """Else: ``python -m tests.frameworks.page``. The versions are those of the day on which it was written."""
-    current = parts(page(TEXT))
+    current = parts(PAGE.current(TEXT))
 
     assert set(current) == {VERSIONS, "frameworks", "host-apps"}
     assert {**parts(TEXT), VERSIONS: ""} == {**current, VERSIONS: ""}
@@ -32,4 +33,3 @@ def test_every_row_is_shown_by_a_test() -> None:
 def test_cells_name_frameworks_that_there_are() -> None:
     """Without this a misspelt name would give a framework the usual cell."""
     assert {name for row in ROWS for name in row.cells} <= set(FRAMEWORKS)
-    assert set(TITLES) == set(FRAMEWORKS)

@@ -4,6 +4,7 @@ from typing import Final
 
 from tests.host_apps.matrix import APPS
 from tests.host_apps.venvs import version_of
+from tests.matrix import lines_of
 
 _HEAD: Final = (
     "package",
@@ -18,15 +19,8 @@ _HEAD: Final = (
 
 def table() -> str:
     """Return the table, and below it what to mind."""
-    lines = [_line(_HEAD), _line(("---",) * len(_HEAD))]
-    lines += [
-        _line(
-            (app.package, version_of(app.name, app.package), app.replay, app.forward, app.raises, app.breaks, app.gone)
-        )
+    rows = [
+        (app.package, version_of(app.name, app.package), app.replay, app.forward, app.raises, app.breaks, app.gone)
         for app in APPS
     ]
-    return "\n".join([*lines, "", *(f"- *{app.package}*: {app.mind}" for app in APPS)]) + "\n"
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return "\n".join([*lines_of(_HEAD, rows), "", *(f"- *{app.package}*: {app.mind}" for app in APPS)]) + "\n"

@@ -4,8 +4,10 @@ A test sees something, and `Server.shows` compares it with the cell. So the page
 that changes fails the test that names the row.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from tests import matrix
+from tests.matrix import Row, row
 
 SERVERS: Final = (
     "uvicorn-sansio",
@@ -18,38 +20,9 @@ SERVERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of a table.
-
-    Attributes:
-        name: What the tests call it.
-        what: What the reader calls it.
-        usual: The cell of all servers that have none of their own; alternatives are joined by " or ".
-        cells: Cells by server, or by family of servers.
-        helps: What to do about it.
-    """
-
-    name: str
-    what: str
-    usual: str
-    cells: dict[str, str]
-    helps: str
-
-    def cell(self, server: str) -> str:
-        """Return what stands in the column of a server."""
-        family = server.partition("-")[0]
-        return self.cells.get(server, self.cells.get(family, self.usual))
-
-
-def _row(name: str, what: str, usual: str, *, helps: str = "", **cells: str) -> Row:
-    by_server = {key.replace("_", "-"): cell for key, cell in cells.items()}
-    return Row(name=name, what=what, usual=usual, cells=by_server, helps=helps)
-
-
 TABLES: Final[dict[str, tuple[Row, ...]]] = {
     "upgrade": (
-        _row(
+        row(
             "refusal",
             "A refused upgrade is answered by",
             "our status and JSON",
@@ -57,14 +30,14 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             helps="Where daphne cannot say 426, 401, 429 or 503, clients cannot tell why they are refused, nor when to come "
             "back: refuse in a proxy before it, or take another server.",
         ),
-        _row(
+        row(
             "refusal-headers",
             "... which carries the headers of a 101",
             "no",
             granian="yes",
             helps="Clients go by the status; a proxy that goes by the `upgrade` header would be misled.",
         ),
-        _row(
+        row(
             "accept-headers",
             "`handshake_headers` on the 101",
             "sent",
@@ -72,8 +45,8 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             daphne="dropped",
             helps="Let nothing depend on them.",
         ),
-        _row("fresh", "A first frame right after the 101", "served"),
-        _row(
+        row("fresh", "A first frame right after the 101", "served"),
+        row(
             "early",
             "A first frame before the 101 (against RFC 6455, 4.1)",
             "lost",
@@ -82,7 +55,7 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             helps="Clients must wait for the 101. hypercorn answers 400 and never tells the app, so that the connection stays "
             "in the books until `idle_timeout_s`: keep that limit on.",
         ),
-        _row(
+        row(
             "deflate",
             "permessage-deflate",
             "yes",
@@ -93,15 +66,15 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
         ),
     ),
     "frames": (
-        _row(
+        row(
             "big",
             "A frame of 1.5 MiB, by default",
             "served",
             daphne="1006",
             helps="`daphne --websocket-max-message-size 16777216 --websocket-max-frame-size 16777216`.",
         ),
-        _row("our-limit", "A frame above `max_frame_bytes`", "1009", daphne="4009"),
-        _row(
+        row("our-limit", "A frame above `max_frame_bytes`", "1009", daphne="4009"),
+        row(
             "server-limit",
             "A frame above the server's own limit",
             "1009",
@@ -111,9 +84,9 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             "`--ws-max-size` (16 MiB); hypercorn `websocket_max_message_size` in its configuration file (16 MiB); granian 16 "
             "MiB, fixed; daphne see above (1 MiB).",
         ),
-        _row("bomb", "64 MiB in a small compressed frame", "1009", granian="no deflate", daphne="no deflate"),
-        _row("fragments", "A frame in 65,536 fragments", "served"),
-        _row(
+        row("bomb", "64 MiB in a small compressed frame", "1009", granian="no deflate", daphne="no deflate"),
+        row("fragments", "A frame in 65,536 fragments", "served"),
+        row(
             "bad-frame",
             "A frame that breaks the protocol",
             "1006",
@@ -121,7 +94,7 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             uvicorn_websockets="1002",
             granian="1005",
         ),
-        _row(
+        row(
             "bad-text",
             "A text that is no UTF-8",
             "1006",
@@ -131,7 +104,7 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
         ),
     ),
     "liveness": (
-        _row(
+        row(
             "pings",
             "Pings, while a long turn runs and frames wait",
             "answered",
@@ -140,7 +113,7 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             "`--websocket-ping-interval 20`; granian never: raise the proxy's time-out, or set `keepalive_s` for clients that "
             "bear it.",
         ),
-        _row(
+        row(
             "half-open",
             "A client that answers no ping",
             "never noticed",
@@ -149,15 +122,15 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             helps="uvicorn `--ws-ping-timeout`, daphne `--ping-timeout`. Elsewhere `first_event_timeout_s`, `event_timeout_s` and "
             "`idle_timeout_s` end what nobody notices.",
         ),
-        _row("gone", "A client that closes, hangs up or crashes", "app is told at once"),
-        _row(
+        row("gone", "A client that closes, hangs up or crashes", "app is told at once"),
+        row(
             "code-close",
             "... the code that hooks see: it closed with 4001",
             "4001",
             hypercorn="1006",
             helps="Let nothing depend on codes; here nothing does.",
         ),
-        _row(
+        row(
             "code-abort",
             "... the code that hooks see: it reset the TCP connection",
             "1006",
@@ -167,21 +140,21 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
         ),
     ),
     "slow": (
-        _row(
+        row(
             "slow",
             "A client that does not read",
             "app waits",
             daphne="all is buffered",
             helps="daphne has no back-pressure: one stalled client can fill its memory. Take another server.",
         ),
-        _row(
+        row(
             "stopped",
             "... and answers no pings: the server",
             "never notices",
             daphne="1006",
             helps="A ping time-out does not end a write that blocks. Leave `send_timeout_s` on.",
         ),
-        _row(
+        row(
             "send-timeout",
             "... when `send_timeout_s` is over, the client gets",
             "1006",
@@ -194,10 +167,10 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
         ),
     ),
     "engine": (
-        _row("engine-loop", "A chained loop of tool calls over the socket", "works"),
-        _row("engine-http", "... over HTTP, as JSON and as events, and on over the socket", "works"),
-        _row("engine-gone", "A client leaves its HTTP request: the service's work", "ends at once"),
-        _row(
+        row("engine-loop", "A chained loop of tool calls over the socket", "works"),
+        row("engine-http", "... over HTTP, as JSON and as events, and on over the socket", "works"),
+        row("engine-gone", "A client leaves its HTTP request: the service's work", "ends at once"),
+        row(
             "engine-slow",
             "A client that does not read its HTTP answer",
             "service waits",
@@ -205,15 +178,15 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
         ),
     ),
     "end": (
-        _row("close", "Our close as the client sees it", "code and reason", daphne="4xxx, no reason"),
-        _row(
+        row("close", "Our close as the client sees it", "code and reason", daphne="4xxx, no reason"),
+        row(
             "drain",
             "`drain()`, and SIGTERM when it has returned",
             "1012 after the turn",
             daphne="4012 after the turn",
             helps="Call `drain()` before the signal: [shutdown](../how-to/disconnects-and-shutdown.md#shutdown).",
         ),
-        _row(
+        row(
             "sigterm",
             "SIGTERM without it: clients get",
             "1006",
@@ -221,7 +194,7 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
             hypercorn_asyncio="1011",
             helps="uvicorn, granian and daphne close at once, hypercorn after `graceful_timeout` (3 s).",
         ),
-        _row(
+        row(
             "sigterm-app",
             "SIGTERM without it: the app's call is",
             "told",
@@ -232,9 +205,9 @@ TABLES: Final[dict[str, tuple[Row, ...]]] = {
     ),
 }
 
-ROWS: Final = tuple(row for rows in TABLES.values() for row in rows)
+ROWS: Final = tuple(each for rows in TABLES.values() for each in rows)
 
 
 def cell(name: str, server: str) -> str:
-    """Return the cell of a row."""
-    return next(row for row in ROWS if row.name == name).cell(server)
+    """Return what the page says of a server."""
+    return matrix.cell(ROWS, name, server)

@@ -4,18 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.matrix import VERSIONS, parts
 from tests.servers.matrix import ROWS, SERVERS, TABLES
-from tests.servers.page import PAGE, VERSIONS, page, parts
+from tests.servers.page import PAGE
 from tests.servers.process import COMMANDS
 
 pytestmark = pytest.mark.servers
 
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = PAGE.path.read_text(encoding="utf-8")
 
 
 def test_every_table_is_on_the_page_and_current() -> None:
     """Else: ``python -m tests.servers.page``. The versions are those of the day on which it was written."""
-    current = parts(page(TEXT))
+    current = parts(PAGE.current(TEXT))
 
     assert set(current) == {VERSIONS, *TABLES}
     assert {**parts(TEXT), VERSIONS: ""} == {**current, VERSIONS: ""}
