@@ -13,8 +13,9 @@ import pytest
 from hypothesis import settings
 
 from tests.distributions import dist, sdist, tree, wheel
+from tests.left_behind import REQUIRE_ALL, pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary
 
-__all__ = ["dist", "sdist", "tree", "wheel"]
+__all__ = ["dist", "pytest_sessionfinish", "pytest_sessionstart", "pytest_terminal_summary", "sdist", "tree", "wheel"]
 
 # Examples are the same on every CI run; no deadlines, because machines differ and a slow one is no bug.
 settings.register_profile("dev", deadline=None)
@@ -24,8 +25,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 # A shell lets what it runs in the background ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-REQUIRE_ALL = "WS_RESPONSES_REQUIRE_ALL"
 
 
 @pytest.fixture(

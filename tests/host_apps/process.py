@@ -31,6 +31,7 @@ class Server(process.Server):
 
     def __init__(self, app: App, folder: Path, python: str) -> None:
         super().__init__("uvicorn-sansio", folder)
+        self._folder = folder
         self.app = app
         self._python = python
 
@@ -40,12 +41,12 @@ class Server(process.Server):
         with self._log.open("wb") as output:
             return subprocess.Popen(
                 [self._python, "-m", "uvicorn", "--fd", str(fd), "--no-access-log", "tests.host_apps.harness:app"],
-                cwd=ROOT,
+                cwd=self._folder,  # some write logs where they run
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(fd,),
-                env={**os.environ, **chat, **wrapped, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **chat, **wrapped, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)},
             )
 
     def connect(self, name: str = "replay", **options: Any) -> Client:
