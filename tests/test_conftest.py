@@ -4,7 +4,8 @@ import anyio
 import pytest
 import trio
 
-from tests.conftest import REQUIRE_ALL, require
+from tests.conftest import require
+from tests.left_behind import REQUIRE_ALL
 
 
 def test_require_lets_a_present_program_or_module_pass() -> None:
