@@ -23,6 +23,7 @@ from ws_responses.settlement import TurnRecord, read_usage
 from ws_responses.state.budget import Budget
 from ws_responses.state.node import ResponseNode
 from ws_responses.turn import TurnRun
+from ws_responses.turn_input import kept_body
 from ws_responses.upstreams.base import Emit
 from ws_responses.upstreams.joined import RolloutStream
 from ws_responses.upstreams.reading import without_output
@@ -90,21 +91,12 @@ class RolloutRun(TurnRun):
                 budget.used -= self._charged_bytes
             self._charged = ()
 
-    def _inherit(self) -> None:
-        """Keep nothing: a rollout is not steered, since what is appended may hold messages."""
-
-    def _validate(self) -> None:
-        super()._validate()
-        self._bound = bound_in(self.turn.create.body.get("max_output_tokens"))
-        if not self._joined.joins_itself:
-            self._body = self._kept_body()
-
-    def _has_ended(self) -> bool:
-        return self.ended
-
     async def _answer(self) -> None:
         """Let the upstream answer, and go on for each append; the end is written by the step that is the last one."""
         self._facts.ran = True
+        self._bound = bound_in(self.turn.create.body.get("max_output_tokens"))
+        if not self._joined.joins_itself:
+            self._body = kept_body(self.info)
         self.on_abort: Callable[[], None] | None = self._stop_step
         while True:
             await self._run_step()
@@ -116,16 +108,16 @@ class RolloutRun(TurnRun):
             if appended is None:
                 await self._let_go()
                 return
-            self._calls = appended.calls
+            self._prepared.calls = appended.calls
             self._go_on(appended.items)
-            for step in (self._judge, self._render):
-                await step()
+            for step in (self._prepared.judge, self._prepared.render):
+                await step(self.info)
                 if self._has_ended():
                     return
 
     async def _run_step(self) -> None:
         """Call the upstream, and return when its closing event was taken; the call itself may go on."""
-        connection, safety = self._connection, self._safety
+        connection, safety = self._connection, self._prepared.safety
         answer: Answer = partial(connection.upstream.run, self.info)
         if safety is not None:
             answer = partial(self._guarded, answer)
@@ -136,8 +128,8 @@ class RolloutRun(TurnRun):
             raise StreamTruncated
 
     async def _guarded(self, answer: Answer, step: Emit) -> None:
-        assert self._safety is not None
-        await self._safety.run(answer, step, stop=partial(self._connection.runs.stop, cast("Step", step)))
+        assert self._prepared.safety is not None
+        await self._prepared.safety.run(answer, step, stop=partial(self._connection.runs.stop, cast("Step", step)))
 
     async def _wait(self) -> Appended | None:
         """Return what is appended; None if nothing will be."""
@@ -150,7 +142,7 @@ class RolloutRun(TurnRun):
     def _go_on(self, items: bytes) -> None:
         """Begin the next step: a turn like any other that continues the last one."""
         self.info = next_turn(self.info, next_body(self._body, self._room()), items)
-        self.info.parent = self._parent
+        self.info.parent = self._prepared.parent
 
     def _room(self, end: TurnEnd | None = None) -> int | None:
         """Return how many tokens may still be sampled; None if that is not bounded, or nobody knows.
@@ -177,7 +169,7 @@ class RolloutRun(TurnRun):
         if required and not out_of_room and self._connection.session.may_block(self.turn) and self._charge():
             app_id = end.app_id or end.response_id
             part = replace(end, response_id=self._connection.registry.ids.new("resp"), app_id=app_id)
-            node = self._make_node(part, part=True)
+            node = self._prepared.make_node(self.info, part, part=True)
             if node is not None:
                 await self._block(end, node, required, step)
                 return
@@ -198,13 +190,13 @@ class RolloutRun(TurnRun):
         """Return what the client is to bring after a step, as stubs; nothing if that is the end anyway."""
         if end.kind != events.COMPLETED:
             return []
-        assert self._calls is not None
-        return required_input(check_output(self._calls, end.items), end.items)
+        assert self._prepared.calls is not None
+        return required_input(check_output(self._prepared.calls, end.items), end.items)
 
     async def _block(self, end: TurnEnd, node: ResponseNode, required: list[dict[str, str]], step: Step) -> None:
         connection = self._connection
         self._parts.append(node)
-        self._parent = node
+        self._prepared.parent = node
         self.info.usage_so_far = None
         self.info.kept = None
         step.close()
@@ -225,9 +217,9 @@ class RolloutRun(TurnRun):
 
     async def _let_go(self) -> None:
         """End it as it is, with its calls open: like any response that calls tools, it can be continued by a create."""
-        node = self._parent
+        node = self._prepared.parent
         assert node is not None
-        self._calls = node.record.calls
+        self._prepared.calls = node.record.calls
         self._go_on(b"")
         self.info.kept = node.kept
         await self._end_by(self._joined.let_go())

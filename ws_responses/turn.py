@@ -1,14 +1,10 @@
 """One turn, step by step, from its create to its closing event."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from msgspec import Raw
-
 from ws_responses.errors import (
-    InvalidStoreTransition,
     ResponseCancelled,
     ResponseNotStored,
     StreamTruncated,
@@ -23,34 +19,24 @@ from ws_responses.protocol.phases import TurnPhase
 from ws_responses.protocol.steering import NO_RESPONSE, Ending, required_input
 from ws_responses.protocol.turns import Turn
 from ws_responses.protocol.withheld import withheld
-from ws_responses.routers import tell_failed, tell_served
-from ws_responses.routing import Route
-from ws_responses.safety import About, SafetyState, SafetyTurn
 from ws_responses.settlement import TurnRecord
 from ws_responses.spawn import Cancel
-from ws_responses.state.interning import Interned
 from ws_responses.state.node import ResponseNode
-from ws_responses.turn_admission import TurnAdmission
 from ws_responses.turn_facts import TurnFacts
 from ws_responses.turn_faults import told
 from ws_responses.turn_frames import TurnFrames
-from ws_responses.turn_input import inherited_body, kept_body, read_input
-from ws_responses.turn_node import NodeMaker, is_blocked, may_be_stored
-from ws_responses.turn_parent import TurnParent
+from ws_responses.turn_node import is_blocked, may_be_stored
+from ws_responses.turn_preparation import TurnPreparation
 from ws_responses.upstreams.answers import failure_code
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.complete import response_members
 from ws_responses.upstreams.reading import is_closing, without_output
 from ws_responses.upstreams.repair import TurnStream
 from ws_responses.upstreams.turn_end import TurnEnd
-from ws_responses.validation import CallState
 from ws_responses.warm_up import warm_up_events
-from ws_responses.wrapped_tokens import render_turn
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
-
-logger = logging.getLogger("ws_responses.turn")
 
 
 def _nothing_to_cancel() -> None:
@@ -99,14 +85,9 @@ class TurnRun:
         self.in_background = False
         self.info = CurrentTurn(turn.id, create, connection.tenant, connection.principal)
         self._connection = connection
-        self._admission = TurnAdmission(connection, create)
-        self._calls: CallState | None = None
-        self._origin = TurnParent(connection)
-        self._parent: ResponseNode | None = None
+        self._prepared = TurnPreparation(connection, turn)
         self._facts = TurnFacts(connection)
-        self._safety: SafetyTurn | None = None
         self._settled = connection.settling is None
-        self._shares = False
         self._closing: _End | None = None
         self._storing: TurnEnd | None = None
         self._takes_back = False
@@ -151,23 +132,15 @@ class TurnRun:
             self._frames.let_go()
             self.cancel = _nothing_to_cancel
             self.info.usage_so_far = None
-            self._safety = None
+            self._prepared.safety = None
 
     async def _steps(self) -> None:
         connection = self._connection
-        await self._admission.admit(self.info, self._has_ended)
+        await self._prepared.run(self.info, self._has_ended)
         if self._has_ended():
             return  # aborted meanwhile
-        await self._find_parent()
-        if self._has_ended():
-            return
-        self._validate()
-        for step in (self._judge, self._route, self._render):
-            await step()
-            if self._has_ended():
-                return
         self._facts.begun(self.info)
-        self.info.may_store = connection.stores and may_be_stored(self.info, self._parent)
+        self.info.may_store = connection.stores and may_be_stored(self.info, self._prepared.parent)
         if self.turn.create.warm_up:
             await self._warm_up()
             return
@@ -178,97 +151,18 @@ class TurnRun:
     def _has_ended(self) -> bool:
         return self.ended
 
-    async def _route(self) -> None:
-        """Step 4 for a wrapped app, which heeds it or not; the engine routes by itself."""
-        router = self._connection.settings.router
-        if router is None:
-            return
-        info, parent = self.info, self._parent
-        before = parent.route if parent is not None and isinstance(parent.route, Route) else None
-        info.take_route(await router.resolve(info.model, info.tenant, before), before)
-
     def _tell_router(self, error: WireError | None) -> None:
-        """Tell the router of a wrapped app how its route did.
-
-        Args:
-            error: What the app ended the turn by; None if it has answered.
-        """
-        router, route = self._connection.settings.router, self.info.route
-        if router is None or route is None or not self._facts.ran or is_blocked(self._safety):
-            return
-        if error is None:
-            tell_served(router, route)
-        else:
-            tell_failed(router, route, error)
-
-    async def _render(self) -> None:
-        """Step 5 for a wrapped app; the engine renders by itself."""
-        renderer = self._connection.settings.renderer
-        if renderer is not None:
-            await render_turn(renderer, self.info)
+        if self._facts.ran:
+            self._prepared.tell_router(self.info, error)
 
     async def _answer(self) -> None:
         """Let the upstream answer, behind the gate if its output is judged."""
-        connection, safety = self._connection, self._safety
+        connection, safety = self._connection, self._prepared.safety
         self._facts.ran = True
         if safety is None:
             await connection.upstream.run(self.info, self)
             return
         await safety.run(partial(connection.upstream.run, self.info), self, stop=partial(connection.runs.stop, self))
-
-    async def _judge(self) -> None:
-        """Step 3: the delta, before inference or beside it."""
-        judge, info, parent = self._connection.registry.judge, self.info, self._parent
-        if judge is None:
-            return
-        state = None
-        if parent is not None:
-            state = parent.safety if isinstance(parent.safety, SafetyState) else judge.load(parent.record.safety)
-        about = About(
-            turn_id=info.id,
-            tenant=info.tenant,
-            principal_id=None if info.principal is None else info.principal.id,
-            model=info.model,
-        )
-        members: dict[str, Raw | Interned] = dict(info.create.body)
-        kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
-        members |= {name: interned for name, interned in kept.items() if interned is not None}
-        self._safety = safety = SafetyTurn(judge, about, None if self._safety is None else self._safety.judgement)
-        await safety.judge(
-            info.delta,
-            members=members,
-            state=state,
-            history=() if parent is None or state is not None else info.history(),
-            at_once=info.warm_up,
-        )
-        info.judgement, info.flags, info.unjudged = safety.judgement, safety.state.flags, safety.beside
-
-    async def _find_parent(self) -> None:
-        """Step 1: connection cache, store, not found."""
-        parent = await self._origin.find(self.turn)
-        if parent is None or self.ended:
-            return
-        self._origin.hold(parent)
-        self._parent = self.info.parent = parent
-        if self.turn.create.store is True and not parent.record.store:
-            raise InvalidStoreTransition(parent.id)
-
-    def _validate(self) -> None:
-        """Step 2: the delta, with what the parent's state carries; what is kept of the frame is copied here."""
-        connection, create = self._connection, self.turn.create
-        # Until the app has accepted something of this client, nothing that it sends may push out what others keep.
-        self._shares = connection.charges.proven or create.warm_up
-        self._calls = read_input(connection, self.info, self._parent, shares=self._shares)
-        if connection.steering is not None:
-            self._inherit()
-        create.array_input = None
-
-    def _inherit(self) -> None:
-        """Keep what a successor of this response would have of its create."""
-        self.turn.inherited = inherited_body(self.info)
-
-    def _kept_body(self) -> dict[str, Raw]:
-        return kept_body(self.info)
 
     async def _warm_up(self) -> None:
         """Answer a turn that generates nothing."""
@@ -341,7 +235,7 @@ class TurnRun:
             return
         self._tell_router(error)
         if error.ran:
-            self._origin.evict(self.info.lane)
+            self._prepared.origin.evict(self.info.lane)
         self._ending = Ending(message=error.message)
         await self._end(self._failure(error), "error" if not self.stream.created else "failed", error.code)
 
@@ -357,15 +251,12 @@ class TurnRun:
         """
         if self.ended:
             return
-        connection, end = self._connection, self._closing
+        end = self._closing
         if end is None:
             end = self._cut_off(error)
         actions = self._settle(end.outcome, end.code, end.usage)
         # One that was over but for its record has ended as that says, and so its client is told.
-        frame = None if error is None else end.frame
-        if frame is not None:
-            connection.post_first(frame)
-        connection.perform(self._frames.tell_last(actions))
+        self._frames.post_last(None if error is None else end.frame, actions)
 
     def comes_too_late(self, error: WireError | None) -> bool:
         """Whether an error that ends this turn alone finds it over: its end is decided, and is being stored or settled.
@@ -386,7 +277,7 @@ class TurnRun:
         frame = self._failure(error)
         self._ending = Ending(message=error.message)
         if error.ran:
-            self._origin.evict(self.info.lane)
+            self._prepared.origin.evict(self.info.lane)
         self._takes_back = self._storing is not None
         return _End(frame, "aborted", error.code, usage)
 
@@ -405,7 +296,7 @@ class TurnRun:
         """Collect, commit, store, free the lane, write: in this order, so that a fast client finds its parent."""
         code = None
         if end.kind == events.FAILED:
-            self._origin.evict(self.info.lane)
+            self._prepared.origin.evict(self.info.lane)
             code = failure_code(end.frame)
             self._tell_router(WireError("The response failed.", code=code, status=meaning_of(code)[0]))
         elif self._may_go_on(end):
@@ -444,7 +335,7 @@ class TurnRun:
         error = ResponseNotStored()
         if node is not None:
             self._connection.take_back(node)  # what was late, or lost its answer, may be in the store all the same
-        self._origin.evict(self.info.lane)
+        self._prepared.origin.evict(self.info.lane)
         self._ending = Ending(message=error.message)
         self._facts.response_id = end.response_id
         await self._end(self._failure(error), "failed", error.code, end.usage)
@@ -467,15 +358,7 @@ class TurnRun:
                 return  # aborted meanwhile
         write = self._frames.write
         actions = self._settle(outcome, code, usage)
-        if frame is None or self._frames.must_tell(actions):
-            if frame is not None:
-                connection.post_first(frame)
-            connection.perform(self._frames.tell_last(actions))
-        else:
-            # The write is begun before anything else may write on this lane, and awaited after the next turn was started.
-            written = write(frame)
-            connection.perform(actions)
-            await written
+        await self._frames.close(write, frame, actions)
         connection.runs.trail(self)
 
     def _settle(self, outcome: str, code: str | None, usage: bytes | None = None) -> Actions:
@@ -483,23 +366,24 @@ class TurnRun:
         self.ended = True
         self._frames.seal()
         now = connection.clock.now()
-        self._origin.let_go()
-        self._admission.give_back()  # before the lane is free: its next turn takes a place
+        self._prepared.give_back()  # before the lane is free: its next turn takes a place
         actions = connection.session.turn_ended(self.turn, now, self._ending)
         connection.turn_over(self)
-        if not (self._settled or self._admission.held_up) and connection.settling is not None:
+        if not (self._settled or self._prepared.admission.held_up) and connection.settling is not None:
             self._settled = True
             connection.settling.submit(self._turn_record(outcome, code, usage))
         self._facts.finished(self.info, self.stream, outcome=outcome, code=code, usage=usage, now=now)
         return actions
 
     def _turn_record(self, outcome: str, code: str | None, usage: bytes | None) -> TurnRecord:
-        return self._facts.record(self.info, self.stream, self._safety, outcome=outcome, code=code, usage=usage)
+        return self._facts.record(
+            self.info, self.stream, self._prepared.safety, outcome=outcome, code=code, usage=usage
+        )
 
     def _may_go_on(self, end: TurnEnd) -> bool:
         """Whether the response can be continued; of one that was blocked there is only what was sent."""
         connection = self._connection
-        if not is_blocked(self._safety):
+        if not is_blocked(self._prepared.safety):
             return True
         self.info.forget_answer(without_output(end.frame))
         assert connection.settings.safety is not None
@@ -509,13 +393,7 @@ class TurnRun:
 
     def _commit(self, end: TurnEnd) -> ResponseNode | None:
         """Make the node of this turn resolvable; None if the budgets have no room for it."""
-        node = self._make_node(end)
+        node = self._prepared.make_node(self.info, end)
         if node is not None:
             self._connection.cache.add(node)
         return node
-
-    def _make_node(self, end: TurnEnd, *, part: bool = False) -> ResponseNode | None:
-        """Return the node of this turn, or of a part of it; None if the budgets have no room for it."""
-        assert self._calls is not None
-        maker = NodeMaker(self._connection, self.info, self._parent, self._calls, self._safety)
-        return maker.make(end, part=part, shares=self._shares)

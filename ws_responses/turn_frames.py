@@ -108,13 +108,27 @@ class TurnFrames:
         for action in untold:
             self._connection.post_first(self._stream.steer_event(action.kind, action.members))
 
-    def must_tell(self, actions: Actions) -> bool:
-        """Whether there is something to be told of steers behind the closing event."""
-        return bool(self._untold) or any(type(action) is TellSteer for action in actions)
+    async def close(self, write: Callable[[bytes], Awaitable[None]], frame: bytes | None, actions: Actions) -> None:
+        """Write the closing event, and carry out what else is to be done.
 
-    def tell_last(self, actions: Actions) -> Actions:
-        """Write what is to be told of steers, right behind the closing event; return what else is to be done."""
+        Args:
+            write: As it was before the frames were sealed.
+            frame: The event; None if the client is told nothing.
+            actions: What the session wants now that the turn has ended.
+        """
+        if frame is None or self._untold or any(type(action) is TellSteer for action in actions):
+            self.post_last(frame, actions)
+        else:
+            # The write is begun before anything else may write on this lane, and awaited after the next turn was started.
+            written = write(frame)
+            self._connection.perform(actions)
+            await written
+
+    def post_last(self, frame: bytes | None, actions: Actions) -> None:
+        """Queue the closing event, and right behind it what is to be told of steers; carry out what else is to be done."""
+        if frame is not None:
+            self._connection.post_first(frame)
         own = [action for action in actions if type(action) is TellSteer and action.turn is self._turn]
         self._untold += own
         self.tell_rest()
-        return [action for action in actions if action not in own] if own else actions
+        self._connection.perform([action for action in actions if action not in own] if own else actions)
