@@ -1,6 +1,5 @@
 """One connection: what its session wants is carried out, and its turns find here what they need."""
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 from math import inf
@@ -47,8 +46,6 @@ from ws_responses.writer import Writer
 
 if TYPE_CHECKING:
     from ws_responses.registry import Registry
-
-logger = logging.getLogger("ws_responses.connection")
 
 
 class Connection:
