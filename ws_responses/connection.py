@@ -254,9 +254,9 @@ class Connection:
             if error is not None and not turn.automatic:
                 self.post(encode_error(error, stream_id=turn.lane.name))
 
-    def turn_over(self, run: TurnRun) -> None:
+    def turn_over(self, turn: Turn) -> None:
         """Note that a turn has ended although its call may still run (for ``TurnRun``)."""
-        self.turns.pop(run.turn, None)
+        self.turns.pop(turn, None)
 
     # -- our own frames ----------------------------------------------------------------------------------------------
 
