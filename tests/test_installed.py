@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +40,6 @@ ours = [name for name in sys.modules if name.partition(".")[0] == "ws_responses"
 packages = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names
 print(json.dumps([known - begin, end - begin, len(sys.modules), len(ours), sorted(packages)]))
 """
-
-Install = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")

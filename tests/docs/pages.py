@@ -44,11 +44,6 @@ class Block:
         return f"{self.page.relative_to(REPO)}:{self.line}"
 
 
-def prose(page: Path) -> str:
-    """The text of a page without its code."""
-    return re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
-
-
 def links(page: Path) -> list[str]:
     """The targets of a page's links."""
     return _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8")))

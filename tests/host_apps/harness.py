@@ -20,7 +20,7 @@ from starlette.routing import Route
 from tests.host_apps import script
 from tests.host_apps.matrix import STRICT
 from ws_responses import Limits, ResponsesWebSocketMiddleware
-from ws_responses._types import ASGIApp, Receive, Scope, Send
+from ws_responses._types import Receive, Scope, Send
 
 PATH: Final = "/v1/responses"
 
@@ -65,7 +65,6 @@ class Harness:
 
     def __init__(self, name: str) -> None:
         module = importlib.import_module(f"tests.host_apps.apps.{name}_app")
-        self._api: ASGIApp = module.api
         inner = os.environ["INNER_PATH"]
         limits = Limits(close_timeout_s=0.5)
         self._modes = {

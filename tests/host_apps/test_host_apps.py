@@ -19,7 +19,6 @@ TOOL: dict[str, Any] = {
 }
 USER: dict[str, Any] = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
 SOON_S = 3.0
-QUIET_S = 0.5
 
 
 def turn(client: Client, **members: Any) -> list[dict[str, Any]]:

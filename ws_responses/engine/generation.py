@@ -95,16 +95,12 @@ class Caller:
         retry: How often.
         clock: Tells the time and waits.
         chance: Gives a number 0..1 at random.
-
-    Attributes:
-        retried: Requests that were made again.
     """
 
     def __init__(self, retry: Retry, clock: Clock, chance: Callable[[], float] = random.random) -> None:
         self._retry = retry
         self._clock = clock
         self._chance = chance
-        self.retried = 0
 
     async def open(
         self, route: Route, prompt: TokenPrompt | ChatPrompt, params: GenerateParams, alive: Callable[[], None]
@@ -131,7 +127,6 @@ class Caller:
                 if wait is None or self._clock.now() + wait - started > self._retry.total_s:
                     raise
                 logger.info("route %s: attempt %d failed (%s), again in %.1f s", route.name, attempt, error.code, wait)
-            self.retried += 1
             await self._clock.wait(wait, anyio.Event())
 
 
