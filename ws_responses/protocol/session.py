@@ -15,7 +15,7 @@ A shell calls one input at a time and carries out the returned actions in order,
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from math import inf
 
 from msgspec import Raw
 
@@ -23,7 +23,6 @@ from ws_responses.errors import (
     ConnectionLimitReached,
     FrameTooLarge,
     LanesNotServed,
-    LocalProtocolError,
     MalformedFrame,
     WireError,
 )
@@ -44,12 +43,11 @@ from ws_responses.protocol.closing import Retirement
 from ws_responses.protocol.creates import ResponseCreate, parse_create
 from ws_responses.protocol.events import encode_error
 from ws_responses.protocol.lanes import Lanes
-from ws_responses.protocol.phases import SESSION_TABLE, SessionInput, SessionPhase, TurnInput
+from ws_responses.protocol.life import Life
+from ws_responses.protocol.phases import SessionInput, SessionPhase, TurnInput
 from ws_responses.protocol.rollout import APPEND, Blocked, RolloutNotFound, read_append
 from ws_responses.protocol.steering import Ending
 from ws_responses.protocol.turns import Turn
-
-_OVER: Final = (SessionPhase.CLOSING, SessionPhase.CLOSED)
 
 
 class Session:
@@ -72,19 +70,16 @@ class Session:
     __slots__ = (
         "_accept_cancel",
         "_accept_wrapped",
-        "_active_at",
         "_age_notice",
         "_appends",
         "_injects",
         "_keepalive_s",
-        "_opened_at",
-        "_retirement",
         "_serves_lanes",
         "_steer_ids",
         "_ticked_at",
         "lanes",
+        "life",
         "limits",
-        "phase",
     )
 
     def __init__(
@@ -103,7 +98,7 @@ class Session:
         injects: bool = False,
     ) -> None:
         self.limits = limits
-        self.phase = SessionPhase.OPEN
+        self.life = Life(limits, now)
         self.lanes = Lanes(limits, turn_ids)
         self._steer_ids = steer_ids or turn_ids
         self._accept_wrapped = accept_wrapped
@@ -113,10 +108,12 @@ class Session:
         self._serves_lanes = lanes
         self._appends = appends
         self._injects = injects
-        self._opened_at = now
-        self._active_at = now
         self._ticked_at = now
-        self._retirement: Retirement | None = None
+
+    @property
+    def phase(self) -> SessionPhase:
+        """Where the connection is in its life."""
+        return self.life.phase
 
     @property
     def running(self) -> Sequence[Turn]:
@@ -137,9 +134,9 @@ class Session:
 
     def frame_received(self, data: str | bytes, now: float) -> Actions:
         """Take one client frame, text or binary."""
-        if self.phase in _OVER:
+        if self.life.is_over:
             return NOTHING
-        self._active_at = now
+        self.life.active_at = now
         most = self.limits.max_frame_bytes
         lane_name = None
         try:
@@ -182,16 +179,16 @@ class Session:
         return frames.unwrapped(members)
 
     def _accept(self, create: ResponseCreate, now: float) -> Actions:
-        if self._retirement is not None:
+        if self.life.retirement is not None:
             # Not raised: an exception that is raised again keeps the frames of all earlier times, and their data.
-            return (Send(encode_error(self._retirement.error, stream_id=create.lane)),)
+            return (Send(encode_error(self.life.retirement.error, stream_id=create.lane)),)
         injects = self._injects and not create.warm_up and injecting.enables_agents(create.body)
         return self.lanes.accept(create, now, injects=injects)
 
     def _take_submission(self, kind: str, members: dict[str, Raw], now: float) -> Actions:
         if kind == injecting.INJECT:
             return pending_injections.take(self.lanes, members, self.limits, now)
-        retiring = self._retirement is not None
+        retiring = self.life.retirement is not None
         return pending_steers.take(self.lanes, members, self.limits, self._steer_ids, retiring=retiring)
 
     def _take_append(self, members: dict[str, Raw], lane_name: str | None, now: float) -> Actions:
@@ -225,11 +222,11 @@ class Session:
             ending: How its response has ended.
         """
         self.lanes.end(turn)
-        self._active_at = now
+        self.life.active_at = now
         if turn.response_id is not None:
             turn.lane.latest, turn.lane.completed = turn.response_id, ending.status == "completed"
         told = self._settle_submissions(turn, ending, now)
-        if self.phase is SessionPhase.RETIRING:
+        if self.life.phase is SessionPhase.RETIRING:
             return (*told, *self._finish()) if not self.running else told
         if not self.lanes.queued_creates:
             return told
@@ -237,18 +234,18 @@ class Session:
 
     def _settle_submissions(self, turn: Turn, ending: Ending, now: float) -> Actions:
         """Say what becomes of the steers and injections of a turn that is over."""
-        if self.phase in _OVER:
+        if self.life.is_over:
             turn.carried = turn.steers = turn.injections = ()  # lost with the socket
             return NOTHING
         told = NOTHING
         if turn.steers or turn.carried:
-            retired = None if self._retirement is None else self._retirement.error
+            retired = None if self.life.retirement is None else self.life.retirement.error
             told = pending_steers.settle(self.lanes, turn, ending, now, retired=retired)
         return (*told, *pending_injections.give_back(turn)) if turn.injections else told
 
     def may_block(self, turn: Turn) -> bool:
         """Whether a rollout may wait for tool outputs (once more): not on a connection that is to end."""
-        return self.phase is SessionPhase.OPEN and turn.blocks < self.limits.max_rollout_appends
+        return self.life.is_open and turn.blocks < self.limits.max_rollout_appends
 
     def turn_blocked(self, turn: Turn, calls: CallState, now: float, *, checked: bool = True) -> Actions:
         """Let a rollout wait for tool outputs; its ``response.done`` was or will be written by the caller.
@@ -270,9 +267,9 @@ class Session:
 
     def peer_gone(self) -> Actions:
         """The socket is closed: stop all turns; nobody is told anything."""
-        if self.phase is SessionPhase.CLOSED:
+        if self.life.phase is SessionPhase.CLOSED:
             return NOTHING
-        self._move(SessionInput.GONE)
+        self.life.move(SessionInput.GONE)
         return (*self.lanes.drop_queued(), *(AbortTurn(turn, None) for turn in self.running))
 
     def retire(
@@ -286,10 +283,9 @@ class Session:
         notice: bool = False,
     ) -> Actions:
         """Take no more turns; close when the running ones have ended or ``grace_s`` has passed."""
-        if self.phase is not SessionPhase.OPEN:
+        if not self.life.is_open:
             return NOTHING
-        self._move(SessionInput.RETIRE)
-        self._retirement = Retirement(error, notice, close_code, reason, now + grace_s)
+        self.life.retire(Retirement(error, notice, close_code, reason, now + grace_s))
         refused = self.lanes.drop_queued(error)
         if self.running:
             return (*refused, *self._let_go(now))
@@ -297,7 +293,7 @@ class Session:
 
     def close(self, code: int, reason: str, *, error: WireError | None = None) -> Actions:
         """Close at once; running and queued turns are told ``error`` first, if there is one."""
-        if self.phase in _OVER:
+        if self.life.is_over:
             return NOTHING
         return self._close(code, reason, error)
 
@@ -309,7 +305,7 @@ class Session:
         return [ResumeTurn(turn, None) for turn in blocked]
 
     def _finish(self) -> Actions:
-        retirement = self._retirement
+        retirement = self.life.retirement
         assert retirement is not None
         close = self._close(retirement.close_code, retirement.reason)
         if retirement.notice:
@@ -317,15 +313,9 @@ class Session:
         return close
 
     def _close(self, code: int, reason: str, error: WireError | None = None) -> Actions:
-        self._move(SessionInput.CLOSE)
+        self.life.move(SessionInput.CLOSE)
         dropped = self.lanes.drop_queued(error)
         return (*dropped, *(AbortTurn(turn, error) for turn in self.running), Close(code, reason))
-
-    def _move(self, stimulus: SessionInput) -> None:
-        try:
-            self.phase = SESSION_TABLE[self.phase][stimulus]
-        except KeyError:
-            raise LocalProtocolError(f"{stimulus.name} is illegal when {self.phase.name}") from None
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -337,7 +327,7 @@ class Session:
             blocked_since: Since when a write waits for the client, None if none does. The upstream's own time limits
                 stand still meanwhile: it is not its fault.
         """
-        if self.phase in _OVER:
+        if self.life.is_over:
             return NOTHING
         limits = self.limits
         self._ticked_at = now
@@ -347,37 +337,34 @@ class Session:
             for turn in self.running:
                 turn.heard_at = now
         actions: list[Action] = []
-        age = limits.max_connection_age_s
-        if self._retirement is None and age is not None and now >= self._opened_at + age:
-            notice = self._age_notice or bool(self.running)
-            error = ConnectionLimitReached(age)
-            actions += self.retire(
-                now, error=error, close_code=1001, reason=error.message, grace_s=limits.age_grace_s, notice=notice
-            )
-        if self._retirement is not None and self.running and now >= self._retirement.deadline:
-            actions += [AbortTurn(turn, self._retirement.error) for turn in self.running]
+        if self.life.is_too_old(now):
+            actions += self._retire_for_age(now)
+        retirement = self.life.retirement
+        if retirement is not None and self.running and now >= retirement.deadline:
+            actions += [AbortTurn(turn, retirement.error) for turn in self.running]
             return actions
         for turn in self.running:
             actions += patience.watch(turn, limits, self._keepalive_s, now)
-        idle = limits.idle_timeout_s
-        if idle is not None and not self.running and self.phase is SessionPhase.OPEN and now >= self._active_at + idle:
+        if not self.running and self.life.is_idle(now):
             actions += self._close(1001, "idle")
         return actions
 
+    def _retire_for_age(self, now: float) -> Actions:
+        limits = self.limits
+        assert limits.max_connection_age_s is not None
+        notice = self._age_notice or bool(self.running)
+        error = ConnectionLimitReached(limits.max_connection_age_s)
+        return self.retire(
+            now, error=error, close_code=1001, reason=error.message, grace_s=limits.age_grace_s, notice=notice
+        )
+
     def next_deadline(self) -> float:
         """When the next ``tick`` is wanted (``inf``: never)."""
-        limits = self.limits
-        deadline = float("inf")
-        if self.phase in _OVER:
-            return deadline
-        if self._retirement is not None:
-            deadline = self._retirement.deadline
-        elif limits.max_connection_age_s is not None:
-            deadline = self._opened_at + limits.max_connection_age_s
+        if self.life.is_over:
+            return inf
+        deadline = self.life.deadline(busy=bool(self.running))
         if not self.running:
-            if limits.idle_timeout_s is not None:
-                deadline = min(deadline, self._active_at + limits.idle_timeout_s)
             return deadline
         for turn in self.running:
-            deadline = min(deadline, patience.deadline(turn, limits, self._keepalive_s))
+            deadline = min(deadline, patience.deadline(turn, self.limits, self._keepalive_s))
         return min(deadline, self._ticked_at + self.look_every_s)
