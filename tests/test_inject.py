@@ -309,6 +309,73 @@ async def test_a_wrapped_app_takes_none() -> None:
     assert over["error"]["code"] == "response_already_completed"
 
 
+async def until_done(ws: Client) -> dict[str, Any]:
+    return (await until(ws, "done"))[-1]
+
+
+@pytest.mark.parametrize("lane", [{}, {"stream_id": "a"}])
+async def test_in_prototype_mode_a_response_with_agents_takes_injections_only(lane: dict[str, str]) -> None:
+    """An append in the middle would go on without what had been injected: the model would miss an output."""
+    house = injecting(prototype=True)
+    call(house, "call_1", "call_2")
+    house.say("Done.")
+    async with socket(house) as ws:
+        await ws.send_json(create("Go.", tools=[TOOL], **AGENTS, **lane))
+        target = await waits(house, ws, **lane)
+        await ws.send_json(inject(target, answer("call_1", "one")))
+        await ws.send_json({"type": "response.append", "input": [answer("call_2", "two")], **lane})
+        events = await until(ws, "error")
+        assert (code_of(events[-1]), events[-1].get("stream_id")) == ("rollout_not_found", lane.get("stream_id"))
+        assert "response.inject" in events[-1]["error"]["message"]
+        assert house.ran == 1, "it waits on"
+        await ws.send_json(inject(target, answer("call_2", "two")))
+        events += await until(ws, "completed")
+
+    assert life(events) == ["created", "error", "completed"]
+    assert "response.done" not in [event["type"] for event in events]
+    assert [event["response_id"] for event in of_injections(events)] == [target, target]
+    assert house.told(1).index("one") < house.told(1).index("two")
+
+
+async def test_in_prototype_mode_a_response_without_agents_takes_appends_only() -> None:
+    """It is told `response.done`; an injection is refused, and the rollout waits on."""
+    house = injecting(prototype=True)
+    call(house, "call_1")
+    house.say("Done.")
+    async with socket(house) as ws:
+        await ws.send_json(create("Go.", tools=[TOOL]))
+        done = await until_done(ws)
+        told = await refused(ws, done["response"]["id"])
+        assert told["error"]["code"] == "response_not_found"
+        await ws.send_json({"type": "response.append", "input": [answer("call_1", "one")]})
+        events = await until(ws, "completed")
+
+    assert text_of(events[-1]) == "Done."
+
+
+async def test_in_prototype_mode_both_kinds_run_beside_each_other() -> None:
+    """Each lane has the form that its create has asked for, and the next create on a lane may ask for the other."""
+    house = injecting(prototype=True)
+    async with socket(house) as ws:
+        call(house, "call_1")
+        await ws.send_json(create("Go.", tools=[TOOL], **AGENTS, stream_id="a"))
+        target = await waits(house, ws, stream_id="a")
+        call(house, "call_2")
+        await ws.send_json(create("Go.", tools=[TOOL], stream_id="b"))
+        done = await until_done(ws)
+        assert done["stream_id"] == "b"
+        house.say("Done.")
+        await ws.send_json({"type": "response.append", "input": [answer("call_2")], "stream_id": "b"})
+        await until(ws, "completed")
+        house.say("Done, too.")
+        await ws.send_json(inject(target, answer("call_1")))
+        assert (await until(ws, "completed"))[-1]["stream_id"] == "a"
+        call(house, "call_3")
+        await ws.send_json(create("More.", tools=[TOOL], previous_response_id=target, stream_id="a"))
+        while (await ws.receive_json())["type"] != "response.done":
+            pass
+
+
 async def test_open_responses_does_not_know_the_frame() -> None:
     """There the frame is an unknown event, as any other."""
     house = House("engine", profile="open-responses")

@@ -87,8 +87,6 @@ class Settings:
         if self.steering is not None and self.profile == "open-responses":
             raise ConfigurationError("steering sends events that clients of the profile 'open-responses' reject")
         if self.prototype and self.profile == "open-responses":
-            raise ConfigurationError("prototype sends events that clients of the profile 'open-responses' reject")
-        if self.prototype and self.profile == "open-responses":
             raise ConfigurationError("prototype sends an event that clients of the profile 'open-responses' reject")
         for path in (*self.paths, *(() if self.inner_path is None else (self.inner_path,))):
             if not path.startswith("/"):

@@ -26,13 +26,16 @@ _decode_items = msgspec.json.Decoder(list[Raw]).decode
 
 
 class RolloutNotFound(MalformedFrame):
-    """An append on a lane without a rollout: there was none, or it has ended."""
+    """An append on a lane without a rollout: there was none, it has ended, or its response takes ``response.inject`` instead."""
 
     code = "rollout_not_found"
 
-    def __init__(self) -> None:
+    def __init__(self, *, injects: bool = False) -> None:
         super().__init__(
-            "No response on this lane takes tool outputs by 'response.append': there is none, or it has ended. Send a "
+            "No response on this lane takes tool outputs by 'response.append': the one that runs takes them by "
+            "'response.inject', as its create has asked for."
+            if injects
+            else "No response on this lane takes tool outputs by 'response.append': there is none, or it has ended. Send a "
             "'response.create'."
         )
 

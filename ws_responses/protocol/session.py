@@ -196,6 +196,9 @@ class Session:
         if lane is None or lane.running is None:
             raise RolloutNotFound
         turn = lane.running
+        if turn.injects:
+            # It would go on without what has been injected and waits for the rest.
+            raise RolloutNotFound(injects=True)
         appended = read_append(members, turn.blocked)
         turn.resume(now)
         return (ResumeTurn(turn, appended),)
