@@ -33,14 +33,7 @@ def cancelled_id(members: Mapping[str, Raw]) -> str | None:
             )
     if "response_id" not in members:
         return None
-    response_id = read_id(members, "response_id")
-    if response_id is None:
-        raise MalformedFrame(
-            "The field 'response_id' must be the id of a response; leave it out to cancel a lane.",
-            param="response_id",
-            code="invalid_request",
-        )
-    return response_id
+    return read_id(members, "response_id", hint="; leave it out to cancel a lane")
 
 
 def cancel(lanes: Lanes, members: Mapping[str, Raw], lane_name: str | None) -> Actions:

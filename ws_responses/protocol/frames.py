@@ -88,13 +88,26 @@ def lane_of(members: Mapping[str, Raw]) -> str | None:
     return name
 
 
-def read_id(members: Mapping[str, Raw], name: str) -> str | None:
-    """Return the id that a member names; None if it is missing or no id."""
+def read_id(members: Mapping[str, Raw], name: str, *, hint: str = "") -> str:
+    """Return the id of a response that a member is.
+
+    Args:
+        members: Of the frame.
+        name: Of the member.
+        hint: Ends what is told if it is none.
+
+    Raises:
+        MalformedFrame: It is missing, or no id.
+    """
     try:
         given = _decode_str(members.get(name, b"null"))
     except msgspec.ValidationError:
-        return None
-    return given if 0 < len(given) <= MAX_ID_CHARS else None
+        given = ""
+    if not 0 < len(given) <= MAX_ID_CHARS:
+        raise MalformedFrame(
+            f"The field '{name}' must be the id of a response{hint}.", param=name, code="invalid_request"
+        )
+    return given
 
 
 _OF_THE_SOCKET: Final = ("type", "stream_id", "generate")

@@ -68,8 +68,6 @@ def read_injection(members: Mapping[str, Raw]) -> Injection:
         MalformedFrame: It has no target or no array, so that nothing could be given back; or it has other members.
     """
     target = read_id(members, "response_id")
-    if target is None:
-        raise _malformed("The field 'response_id' must be the id of a response.", "response_id")
     given = bytes(members.get("input", b"null"))
     if given[:1] != b"[":
         raise _malformed("The field 'input' must be an array of items.", "input")

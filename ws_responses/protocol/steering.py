@@ -92,12 +92,6 @@ def target_of(members: Mapping[str, Raw]) -> tuple[str, bytes]:
         MalformedFrame: One of them is missing: there is nothing that could be given back.
     """
     target = read_id(members, "previous_response_id")
-    if target is None:
-        raise MalformedFrame(
-            "The field 'previous_response_id' must be the id of a response.",
-            param="previous_response_id",
-            code="invalid_request",
-        )
     if "input" not in members:
         raise MalformedFrame("The field 'input' is missing.", param="input", code="invalid_request")
     return target, bytes(members["input"])
