@@ -1,7 +1,6 @@
 """One connection: what its session wants is carried out, and its turns find here what they need."""
 
 from collections.abc import Sequence
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ from ws_responses.session_options import new_session, rolls, steering_of
 from ws_responses.settlement import Settling
 from ws_responses.state.cache import ConnectionCache
 from ws_responses.state.node import ResponseNode
-from ws_responses.storing import StoreQueue
+from ws_responses.store_access import StoreAccess
 from ws_responses.turn import TurnRun
 from ws_responses.upstreams.base import Principal, Upstream
 from ws_responses.upstreams.bodies import History
@@ -67,6 +66,7 @@ class Connection:
         "_look_every_s",
         "_outbox",
         "_over",
+        "_store",
         "_tasks",
         "_watchdog",
         "anonymous",
@@ -130,6 +130,7 @@ class Connection:
         self.writer = Writer(send, self.clock.now)
         self.turns: dict[Turn, TurnRun] = {}
         self._outbox: Outbox | None = None
+        self._store: StoreAccess | None = None
         self._over = Flag()
         self._watchdog = Watchdog(self.clock, self._look)
         self.runs = Runs(self.clock, self.limits, self.writer, self._watchdog, self._over)
@@ -200,7 +201,7 @@ class Connection:
             elif type(action) is DropTurn:
                 unpin_fork(self.cache, action.turn)
             elif type(action) is Close:
-                self._close(action)
+                self.outbox.close(action)
             elif type(action) is AbortTurn:
                 self._abort_turn(action.turn, action.error)
             elif type(action) in (KeepAlive, TellSteer, EndEarly, ResumeTurn):
@@ -252,7 +253,7 @@ class Connection:
             # It was to start by an action that comes after this one.
             self.perform(self.session.turn_ended(turn, self.clock.now()))
             if error is not None and not turn.automatic:
-                self.post(encode_error(error, stream_id=turn.lane.name))
+                self.outbox.put(encode_error(error, stream_id=turn.lane.name))
 
     def turn_over(self, turn: Turn) -> None:
         """Note that a turn has ended although its call may still run (for ``TurnRun``)."""
@@ -264,7 +265,7 @@ class Connection:
     def outbox(self) -> Outbox:
         """Frames of ours; made with the first of them, since most connections never have one."""
         if self._outbox is None:
-            self._outbox = Outbox(self.writer, self._tasks)
+            self._outbox = Outbox(self.writer, self._tasks, self.clock, self.limits, self._watchdog, self._over)
         return self._outbox
 
     @property
@@ -272,96 +273,51 @@ class Connection:
         """Code of its close frame, once that is on its way."""
         return None if self._outbox is None else self._outbox.close_sent
 
-    def post(self, frame: bytes | Close) -> None:
-        """Queue a frame of ours, to be written by a task of its own."""
-        self.outbox.put(frame)
-        self._look_at_writes()
-
-    def post_first(self, frame: bytes) -> None:
-        """Write a frame of ours before all that is written from now on: the next turn of the lane starts at once."""
-        self._tasks.start_soon(self.writer.write_at, self.writer.place(), frame)
-        self._look_at_writes()
-
-    def _look_at_writes(self) -> None:
-        if self.limits.send_timeout_s is not None:
-            self._watchdog.look_by(self.clock.now() + self.limits.send_timeout_s)
-
     def _answer(self, action: SendFrame) -> None:
         """Queue an answer to what the client sent: only so many may wait for it to read them."""
         if not action.notice:
             self.reporter.report(FrameRefused(connection_id=self.id, code=_code_of(action.frame)))
-        if self.outbox.size + len(action.frame) > self.limits.max_outgoing_bytes:
-            self.writer.cut_off()
-            self.perform(self.session.close(1008, "client does not read"))
+        if self.outbox.has_room(action.frame):
+            self.outbox.put(action.frame)
             return
-        self.post(action.frame)
-
-    def _close(self, close: Close) -> None:
-        blocked_since, patience = self.writer.blocked_since, self.limits.send_timeout_s
-        if blocked_since is not None and patience is not None and self.clock.now() >= blocked_since + patience:
-            self.writer.cut_off()
-        self.post(close)
-        self._tasks.start_soon(self._give_up_on_close)
-
-    async def _give_up_on_close(self) -> None:
-        """End the ASGI call if the close cannot be written, or the peer does not answer it; the server does the rest."""
-        patience = self.limits.close_timeout_s
-        await self.clock.wait(patience, self.outbox.close_written.event)
         self.writer.cut_off()
-        await self.clock.wait(patience, self._over.event)
-        self._tasks.cancel_scope.cancel()
+        self.perform(self.session.close(1008, "client does not read"))
 
     # -- what turns ask for ------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> StoreAccess | None:
+        """The store; None if nothing of this connection is stored."""
+        if self._store is None and self.stores:
+            self._store = StoreAccess(
+                self.registry.chains,
+                self.cache,
+                self.charges,
+                self.runs,
+                self._tasks,
+                self.reporter,
+                tenant=self.tenant,
+                durable=self.settings.durable,
+            )
+        return self._store
 
     async def resolve(self, response_id: str, lane: str | None) -> ResponseNode | None:
         """Return the node of an id: from this connection, else from the store; None if there is none."""
         node = self.cache.get(response_id)
-        if node is not None or not self.stores:
+        if node is not None or self.store is None:
             return node
-        return await self.registry.chains.resolve(
-            response_id,
-            tenant=self.tenant,
-            lane=lane,
-            cache=self.cache,
-            charge=partial(self.charges.reserve, stored=False),
-        )
-
-    async def store_node(self, node: ResponseNode) -> bool:
-        """Write a node to the store, if it is to be stored.
-
-        The store of this process is written before this returns. Any other one is written by a task of its own, in the
-        order of the turns, so that no turn waits for it; unless the operator wants it (``durable``).
-
-        Returns:
-            Whether the turn may be told to have succeeded.
-        """
-        if not (self.stores and node.record.store):
-            return True
-        chains = self.registry.chains
-        if chains.is_local:
-            await chains.append(node)
-            return True
-        if self.settings.durable:
-            return await chains.append(node)
-        self._store_queue().put(node)
-        return True
+        return await self.store.resolve(response_id, lane)
 
     def take_back(self, node: ResponseNode) -> None:
         """Forget a node whose client is told of a failure; the store, which may have it already, by a task of its own."""
         self.cache.fail(node.id)
-        if self.stores and node.record.store:
-            self._store_queue().take_back(node)
-
-    def _store_queue(self) -> StoreQueue:
-        runs = self.runs
-        if runs.storing is None:
-            runs.storing = StoreQueue(self.registry.chains, self.reporter, self._tasks, runs.look_whether_idle)
-        return runs.storing
+        if self.store is not None:
+            self.store.take_back(node)
 
     async def stored(self) -> None:
         """Return when what is to be stored has been written."""
-        if self.runs.storing is not None:
-            await self.runs.storing.wait()
+        if self._store is not None:
+            await self._store.written()
 
     def is_live(self, response_id: str) -> bool:
         """Whether an id names another response here, finished or in the making."""

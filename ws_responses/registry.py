@@ -122,5 +122,8 @@ class Registry:
             return True
         with self.settings.clock.move_on_after(self.settings.limits.store_timeout_s):
             for connection in theirs:
-                await connection.stored()  # else the store would be told to delete first, and to keep it then
+                if connection.store is not None:
+                    await (
+                        connection.store.written()
+                    )  # else the store would be told to delete first, and to keep it then
         return await self.chains.delete(tenant, response_id)

@@ -9,16 +9,12 @@ import anyio
 from ws_responses.errors import WireError
 from ws_responses.protocol.turns import Turn
 from ws_responses.runs import Runs
-from ws_responses.spawn import Cancel
+from ws_responses.spawn import Cancel, nothing_to_cancel
 from ws_responses.turn_faults import told
 from ws_responses.upstreams.base import Emit
 
 Answer = Callable[[Any], Awaitable[None]]
 """Runs the upstream with the ``Emit`` that it is given."""
-
-
-def _nothing_to_cancel() -> None:
-    """Stand in for the task's ``cancel`` before it is started."""
 
 
 async def _nothing_to_answer(_: object) -> None:
@@ -60,7 +56,7 @@ class Step:
 
     def __init__(self, runs: Runs, rollout: Rollout, answer: Answer) -> None:
         self.turn: Turn = rollout.turn
-        self.cancel: Cancel = _nothing_to_cancel
+        self.cancel: Cancel = nothing_to_cancel
         self.closed = False
         self.changed = anyio.Event()
         self.on_abort: Callable[[], None] | None = None

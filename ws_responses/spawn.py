@@ -19,6 +19,10 @@ Cancel = Callable[[], object]
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
+def nothing_to_cancel() -> None:
+    """Stand in for a task's ``cancel`` before it is started."""
+
+
 class Spawner:
     """Starts tasks, each in its own copy of one context.
 

@@ -8,7 +8,7 @@ from ws_responses.errors import StreamTruncated, WireError
 from ws_responses.protocol.actions import TellSteer
 from ws_responses.protocol.phases import TurnPhase
 from ws_responses.protocol.turns import Turn
-from ws_responses.spawn import Cancel
+from ws_responses.spawn import Cancel, nothing_to_cancel
 from ws_responses.turn_closing import ClosingTurn
 from ws_responses.turn_faults import told
 from ws_responses.turn_frames import TurnFrames
@@ -21,10 +21,6 @@ from ws_responses.warm_up import warm_up_events
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
-
-
-def _nothing_to_cancel() -> None:
-    """Stand in for the task's ``cancel`` before it is started."""
 
 
 async def _discard(_: bytes) -> None:
@@ -63,7 +59,7 @@ class TurnRun(ClosingTurn):
         info.response_id = stream.response_id
         info.profile = settings.profile
         super().__init__(connection, turn, info, stream, TurnFrames(connection, turn, stream, self._event))
-        self.cancel: Cancel = _nothing_to_cancel
+        self.cancel: Cancel = nothing_to_cancel
         self.on_abort: Callable[[], None] | None = None
         self.in_background = False
         self.skip = self._frames.skip
@@ -85,7 +81,7 @@ class TurnRun(ClosingTurn):
             self.event = _discard
             self.delta = _discard_text
             self._frames.let_go()
-            self.cancel = _nothing_to_cancel
+            self.cancel = nothing_to_cancel
             self.info.usage_so_far = None
             self._prepared.safety = None
 

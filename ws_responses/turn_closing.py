@@ -179,7 +179,8 @@ class ClosingTurn:
                 self._connection.take_back(node)
 
     async def _store_nodes(self, node: ResponseNode) -> bool:
-        return await self._connection.store_node(node)
+        store = self._connection.store
+        return store is None or await store.store(node)
 
     async def _not_stored(self, end: TurnEnd, node: ResponseNode | None) -> None:
         """End a turn by a failure, because its response must be stored and is not."""

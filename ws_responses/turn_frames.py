@@ -99,14 +99,14 @@ class TurnFrames:
         if self.numbered or self._untold:
             self._untold.append(action)
         else:
-            self._connection.post_first(self._stream.steer_event(action.kind, action.members))
+            self._connection.outbox.put_first(self._stream.steer_event(action.kind, action.members))
 
     def tell_rest(self) -> None:
         """Write what has waited: all numbered frames are written."""
         self.numbered = False
         untold, self._untold = self._untold, []
         for action in untold:
-            self._connection.post_first(self._stream.steer_event(action.kind, action.members))
+            self._connection.outbox.put_first(self._stream.steer_event(action.kind, action.members))
 
     async def close(self, write: Callable[[bytes], Awaitable[None]], frame: bytes | None, actions: Actions) -> None:
         """Write the closing event, and carry out what else is to be done.
@@ -127,7 +127,7 @@ class TurnFrames:
     def post_last(self, frame: bytes | None, actions: Actions) -> None:
         """Queue the closing event, and right behind it what is to be told of steers; carry out what else is to be done."""
         if frame is not None:
-            self._connection.post_first(frame)
+            self._connection.outbox.put_first(frame)
         own = [action for action in actions if type(action) is TellSteer and action.turn is self._turn]
         self._untold += own
         self.tell_rest()
