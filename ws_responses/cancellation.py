@@ -1,11 +1,12 @@
 """Telling a cancellation of ours from one that a library raises by itself, or that comes with an error."""
 
-import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import cast
 
 import anyio
+
+from ws_responses.loop import current_task
 
 
 class CancelledByItself(RuntimeError):
@@ -18,10 +19,7 @@ def was_cancelled() -> bool:
     On asyncio, awaiting what another task has cancelled raises the same as being cancelled: taken for that, the work at hand
     would end in silence. On trio there is no such thing.
     """
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return True
+    task = current_task()
     return task is None or task.cancelling() > 0
 
 

@@ -1,12 +1,16 @@
 """The clock that all time limits of a connection look at."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
+
+from ws_responses.loop import running_loop
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Clock(Protocol):
@@ -50,22 +54,20 @@ class MonotonicClock:
 
     def has_timers(self) -> bool:
         """Return True under asyncio."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        return True
+        return running_loop() is not None
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Set a timer of the event loop; ``callback`` is called in a task, so that it may start others by anyio."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
+        if loop is None:
+            raise RuntimeError("no event loop of asyncio is running")
         return loop.call_later(max(seconds, 0.0), _call_in_task, loop, callback).cancel
 
 
-_calls: set[asyncio.Task[None]] = set()
+_calls: "set[asyncio.Task[None]]" = set()
 
 
-def _call_in_task(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+def _call_in_task(loop: "asyncio.AbstractEventLoop", callback: Callable[[], None]) -> None:
     # Where sniffio is installed, anyio knows the library by the current task: a bare callback has none.
     task = loop.create_task(_call(callback))
     _calls.add(task)

@@ -3,7 +3,9 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
+
+import anyio
 
 from ws_responses._types import ASGIApp, Receive, Scope, Send
 from ws_responses.clock import Clock, MonotonicClock
@@ -16,9 +18,6 @@ from ws_responses.posts import Posts
 from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
 from ws_responses.registry import Registry
-from ws_responses.rendering.renderer import Renderer
-from ws_responses.routing import Router
-from ws_responses.safety import Safety
 from ws_responses.settings import Authorize, HandshakeHeaders, OnClose, Settings, TenantOf, check_given
 from ws_responses.settlement import Settlement
 from ws_responses.state.store import ResponseStore
@@ -27,6 +26,11 @@ from ws_responses.upstreams.base import Upstream
 from ws_responses.upstreams.bodies import AppStore, History, Prepare
 from ws_responses.upstreams.scope import route_path
 from ws_responses.validation import OpenCalls
+
+if TYPE_CHECKING:  # what these options load is loaded with them (`parts`)
+    from ws_responses.rendering.renderer import Renderer
+    from ws_responses.routing import Router
+    from ws_responses.safety import Safety
 
 
 class ResponsesWebSocketMiddleware:
@@ -98,8 +102,8 @@ class ResponsesWebSocketMiddleware:
         app: ASGIApp,
         *,
         upstream: Upstream | None = None,
-        renderer: Renderer | None = None,
-        router: Router | None = None,
+        renderer: "Renderer | None" = None,
+        router: "Router | None" = None,
         profile: Profile = "openai",
         path: str | Sequence[str] = "/v1/responses",
         inner_path: str | None = None,
@@ -132,7 +136,7 @@ class ResponsesWebSocketMiddleware:
         on_close: OnClose | None = None,
         hooks: Sequence[Hook] = (),
         quota: Quota | None = None,
-        safety: Safety | None = None,
+        safety: "Safety | None" = None,
         settlement: Settlement | None = None,
         guard_http: bool = True,
         clock: Clock | None = None,
@@ -208,6 +212,8 @@ class ResponsesWebSocketMiddleware:
         elif kind == "http" and self._deletions.concerns(scope):
             await self.app(scope, receive, self._deletions.watch(scope, send))
         else:
+            if kind == "lifespan":
+                anyio.get_cancelled_exc_class()  # loads anyio's half for this event loop; else the first connection would
             await self.app(scope, receive, send)
 
     @property

@@ -8,7 +8,7 @@ from ws_responses.admission import Admission
 from ws_responses.counters import Places, TenantCounters
 from ws_responses.ids import Ids
 from ws_responses.instrumentation import Reporter, StoreFailed
-from ws_responses.safety import Judge
+from ws_responses.parts import Parts
 from ws_responses.seats import Seats
 from ws_responses.settings import Settings
 from ws_responses.settlement import Settler
@@ -40,7 +40,7 @@ class Registry:
         places: The places of tenants.
         seats: The places of connections.
         admission: Judges clients.
-        judge: Asks the classifiers; None if nothing is judged.
+        parts: What some options add to each turn.
         settler: Delivers the records of turns; None if nobody is given them.
         connections: The open ones.
     """
@@ -67,7 +67,7 @@ class Registry:
         self.seats = Seats(self.ledger, self.places, settings.limits)
         shares_store = self.chains.store is not None and not self.chains.is_local
         self.admission = Admission(settings, self.ids, tenant_key, shares_store=shares_store)
-        self.judge = None if settings.safety is None else Judge(settings.safety, settings.clock)
+        self.parts = Parts(settings)
         self.settler = None if settings.settlement is None else Settler(settings.settlement, settings.clock)
         self.connections: set[Connection] = set()
         self._blocked: LRUCache[tuple[str, str], None] = LRUCache(_BLOCKED_IDS)

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from ws_responses.engine.choice import relaxed
+from ws_responses.protocol.tool_choice import relaxed
 from ws_responses.upstreams.base import CurrentTurn
 
 _decode_bound = msgspec.json.Decoder(int).decode

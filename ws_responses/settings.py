@@ -1,9 +1,10 @@
 """The options of a middleware, checked once."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from ws_responses.clock import Clock
 from ws_responses.errors import ConfigurationError
@@ -11,14 +12,16 @@ from ws_responses.handshake import Handshake
 from ws_responses.limits import Limits
 from ws_responses.protocol.profiles import Profile
 from ws_responses.quota import Quota
-from ws_responses.rendering.renderer import Renderer
-from ws_responses.routing import Router
-from ws_responses.safety import Safety
 from ws_responses.settlement import Settlement
 from ws_responses.state.store import InProcessStore, ResponseStore
 from ws_responses.upstreams.base import Principal, Upstream
 from ws_responses.upstreams.bodies import AppStore, History, Prepare
 from ws_responses.validation import OpenCalls
+
+if TYPE_CHECKING:  # what these options load is loaded with them (`parts`)
+    from ws_responses.rendering.renderer import Renderer
+    from ws_responses.routing import Router
+    from ws_responses.safety import Safety
 
 Steering = Literal["native", "interrupt"]
 """How responses are steered: the upstream ends them itself, or its call is ended."""
@@ -38,8 +41,7 @@ OnClose = Callable[[Sequence[str]], None]
 """Is told the response ids that a closed connection leaves unresolvable on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """What :class:`~ws_responses.ResponsesWebSocketMiddleware` was asked to do; its docstring explains each."""
 
     profile: Profile
@@ -55,8 +57,8 @@ class Settings:
     anonymous_tenant: Literal["connection", "shared"]
     authorize: Authorize | None
     probe: bool
-    renderer: Renderer | None
-    router: Router | None
+    renderer: "Renderer | None"
+    router: "Router | None"
     allowed_origins: tuple[str, ...] | None
     keep_origin: bool
     enabled: bool
@@ -71,7 +73,7 @@ class Settings:
     handshake_headers: HandshakeHeaders | None
     on_close: OnClose | None
     quota: Quota | None
-    safety: Safety | None
+    safety: "Safety | None"
     settlement: Settlement | None
     durable: bool
     clock: Clock
@@ -116,8 +118,8 @@ def check_given(
     app: object,
     *,
     upstream: Upstream | None,
-    renderer: Renderer | None,
-    router: Router | None,
+    renderer: "Renderer | None",
+    router: "Router | None",
     store: ResponseStore | str | None,
     durable: bool,
     on_disconnect: str | float,

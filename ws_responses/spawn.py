@@ -5,13 +5,14 @@ of the running library). There is one turn task per model call, its errors are a
 waits for it; so on asyncio it is a plain task, as servers start for each request. On trio it is a child of the group.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
+
+from ws_responses.loop import running_loop
 
 Cancel = Callable[[], object]
 """Asks a task to end; may be called again."""
@@ -36,10 +37,7 @@ class Spawner:
     def __init__(self, tasks: TaskGroup, context: Context) -> None:
         self._tasks = tasks
         self._context = context
-        try:
-            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            self._loop = None
+        self._loop = running_loop()
 
     def spawn(self, work: Work) -> Cancel:
         """Start ``work`` soon; it must not raise. Keep the result: it keeps the task."""
@@ -58,9 +56,10 @@ class Spawner:
 
 def next_round(callback: Callable[[], object]) -> None:
     """Call ``callback`` as soon as the running task lets others run."""
-    try:
-        asyncio.get_running_loop().call_soon(callback)
-    except RuntimeError:
-        from trio.lowlevel import current_trio_token  # noqa: PLC0415 - loaded already, where it runs
+    loop = running_loop()
+    if loop is not None:
+        loop.call_soon(callback)
+        return
+    from trio.lowlevel import current_trio_token  # noqa: PLC0415 - loaded already, where it runs
 
-        current_trio_token().run_sync_soon(callback)
+    current_trio_token().run_sync_soon(callback)

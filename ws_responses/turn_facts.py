@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from ws_responses.instrumentation import RenderCounts, TurnFinished, TurnStarted
-from ws_responses.safety import SafetyTurn
 from ws_responses.settlement import TurnRecord
 from ws_responses.turn_record import turn_record
 from ws_responses.upstreams.base import CurrentTurn
@@ -12,6 +11,7 @@ from ws_responses.upstreams.repair import TurnStream
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
     from ws_responses.rendering.cache import Rendering
+    from ws_responses.safety import SafetyTurn
 
 
 class TurnFacts:
@@ -90,7 +90,7 @@ class TurnFacts:
         self,
         info: CurrentTurn,
         stream: TurnStream,
-        safety: SafetyTurn | None,
+        safety: "SafetyTurn | None",
         *,
         outcome: str,
         code: str | None,

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ws_responses.instrumentation import NodeDropped
-from ws_responses.safety import SafetyTurn
 from ws_responses.state.node import Record, ResponseNode, record_bytes
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.turn_end import TurnEnd
 from ws_responses.validation import CallState, check_output
-from ws_responses.wrapped_tokens import keep_rendered
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
+    from ws_responses.safety import SafetyTurn
 
 
 class NodeMaker:
@@ -34,7 +33,7 @@ class NodeMaker:
         info: CurrentTurn,
         parent: ResponseNode | None,
         calls: CallState,
-        safety: SafetyTurn | None,
+        safety: "SafetyTurn | None",
     ) -> None:
         self._connection = connection
         self._info = info
@@ -51,8 +50,8 @@ class NodeMaker:
             shares: What comes with every turn is kept once for all of them, already.
         """
         connection, info = self._connection, self._info
-        if connection.settings.renderer is not None:
-            keep_rendered(connection.settings.renderer, info, end.items)
+        if connection.registry.parts.tokens is not None:
+            connection.registry.parts.tokens.keep(info, end.items)
         record = self._charged(self._record(end, part=part))
         if record is None:
             return None
@@ -109,8 +108,8 @@ class NodeMaker:
         return keeps and own_id and info.create.stored and not differs
 
     def _stored_safety(self) -> bytes | None:
-        judge = self._connection.registry.judge
-        return None if judge is None or self._safety is None else judge.store(self._safety.state)
+        safety = self._connection.registry.parts.safety
+        return None if safety is None or self._safety is None else safety.stored(self._safety)
 
     def _charged(self, record: Record) -> Record | None:
         """Return a record as it is charged; None if the budgets have no room for it."""
@@ -140,7 +139,7 @@ def may_be_stored(info: CurrentTurn, parent: ResponseNode | None) -> bool:
     return info.create.stored and (parent is None or parent.record.store)
 
 
-def is_blocked(safety: SafetyTurn | None) -> bool:
+def is_blocked(safety: "SafetyTurn | None") -> bool:
     """Whether a classifier has blocked the answer of a turn."""
     judgement = None if safety is None else safety.judgement
     return judgement is not None and judgement.blocked

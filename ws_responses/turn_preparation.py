@@ -3,14 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msgspec import Raw
-
 from ws_responses.errors import InvalidStoreTransition, WireError
 from ws_responses.protocol.turns import Turn
-from ws_responses.routers import tell_failed, tell_served
-from ws_responses.routing import Route
-from ws_responses.safety import About, SafetyState, SafetyTurn
-from ws_responses.state.interning import Interned
 from ws_responses.state.node import ResponseNode
 from ws_responses.turn_admission import TurnAdmission
 from ws_responses.turn_input import inherited_body, read_input
@@ -19,10 +13,10 @@ from ws_responses.turn_parent import TurnParent
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.turn_end import TurnEnd
 from ws_responses.validation import CallState
-from ws_responses.wrapped_tokens import render_turn
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
+    from ws_responses.safety import SafetyTurn
 
 
 class TurnPreparation:
@@ -97,39 +91,17 @@ class TurnPreparation:
 
     async def judge(self, info: CurrentTurn) -> None:
         """Step 3: the delta, before inference or beside it."""
-        judge, parent = self._connection.registry.judge, self.parent
-        if judge is None:
+        safety = self._connection.registry.parts.safety
+        if safety is None:
             return
-        state = None
-        if parent is not None:
-            state = parent.safety if isinstance(parent.safety, SafetyState) else judge.load(parent.record.safety)
-        about = About(
-            turn_id=info.id,
-            tenant=info.tenant,
-            principal_id=None if info.principal is None else info.principal.id,
-            model=info.model,
-        )
-        members: dict[str, Raw | Interned] = dict(info.create.body)
-        kept = {"tools": info.interned_tools, "instructions": info.interned_instructions}
-        members |= {name: interned for name, interned in kept.items() if interned is not None}
-        self.safety = safety = SafetyTurn(judge, about, None if self.safety is None else self.safety.judgement)
-        await safety.judge(
-            info.delta,
-            members=members,
-            state=state,
-            history=() if parent is None or state is not None else info.history(),
-            at_once=info.warm_up,
-        )
-        info.judgement, info.flags, info.unjudged = safety.judgement, safety.state.flags, safety.beside
+        self.safety = safety.begin(info, self.safety)
+        await safety.judge(self.safety, info, self.parent)
 
     async def _route(self, info: CurrentTurn) -> None:
         """Step 4 for a wrapped app, which heeds it or not; the engine routes by itself."""
-        router = self._connection.settings.router
-        if router is None:
-            return
-        parent = self.parent
-        before = parent.route if parent is not None and isinstance(parent.route, Route) else None
-        info.take_route(await router.resolve(info.model, info.tenant, before), before)
+        routes = self._connection.registry.parts.routes
+        if routes is not None:
+            await routes.resolve(info, self.parent)
 
     def tell_router(self, info: CurrentTurn, error: WireError | None) -> None:
         """Tell the router of a wrapped app how its route did.
@@ -138,19 +110,15 @@ class TurnPreparation:
             info: The turn, which ran.
             error: What the app ended the turn by; None if it has answered.
         """
-        router, route = self._connection.settings.router, info.route
-        if router is None or route is None or is_blocked(self.safety):
-            return
-        if error is None:
-            tell_served(router, route)
-        else:
-            tell_failed(router, route, error)
+        routes = self._connection.registry.parts.routes
+        if routes is not None and not is_blocked(self.safety):
+            routes.tell(info, error)
 
     async def render(self, info: CurrentTurn) -> None:
         """Step 5 for a wrapped app; the engine renders by itself."""
-        renderer = self._connection.settings.renderer
-        if renderer is not None:
-            await render_turn(renderer, info)
+        tokens = self._connection.registry.parts.tokens
+        if tokens is not None:
+            await tokens.render(info)
 
     def make_node(self, info: CurrentTurn, end: TurnEnd, *, part: bool = False) -> ResponseNode | None:
         """Return the node of the turn, or of a part of it; None if the budgets have no room for it."""

@@ -1,11 +1,13 @@
 """The record of a turn that settlement is given, out of what the turn knows."""
 
 import time
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from ws_responses.safety import SafetyTurn
 from ws_responses.settlement import Outcome, TurnRecord, read_usage
 from ws_responses.upstreams.base import CurrentTurn
+
+if TYPE_CHECKING:
+    from ws_responses.safety import SafetyTurn
 
 Transport = Literal["socket", "http"]
 
@@ -24,7 +26,7 @@ _CUT_OFF: Final = frozenset({"gone", "aborted"})
 
 def turn_record(
     turn: CurrentTurn,
-    safety: SafetyTurn | None,
+    safety: "SafetyTurn | None",
     *,
     outcome: str,
     code: str | None,

@@ -32,35 +32,45 @@ _decode_format = msgspec.json.Decoder(_Format | None).decode
 _decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
 
 
-async def render_turn(renderer: Renderer, turn: CurrentTurn) -> None:
-    """Set ``turn.rendering``; None stays where the conversation has no form in the renderer's format.
+class WrappedTokens:
+    """Renders the turns of a wrapped app.
 
-    Nobody is told: whether such a turn can be answered is the app's to say.
+    Args:
+        renderer: Of the app's model.
     """
-    try:
-        key = RenderKey(renderer.name, None, _settings(turn))
-        turn.rendering = await render(renderer, key, None if turn.base else turn.parent, turn.delta)
-    except (CannotRender, InvalidRequest, msgspec.ValidationError) as error:
-        logger.debug("turn %s: not rendered: %s", turn.id, type(error).__name__)
-        return
-    turn.vocabulary = renderer.name
 
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
-def keep_rendered(renderer: Renderer, turn: CurrentTurn, output: Sequence[bytes]) -> None:
-    """Set ``turn.kept``: the rendered turn with its answer, as it was sampled if the app has recorded that."""
-    rendering = turn.rendering
-    if rendering is None:
-        return
-    sampled = turn.sampled
-    try:
-        if sampled is not None and sampled.vocabulary == renderer.name and renderer.produces == "tokens":
-            state = renderer.answered(rendering.state, sampled.ids)
-        else:
-            state = renderer.extend(rendering.state, output)
-    except (CannotRender, ValueError) as error:
-        logger.debug("turn %s: its answer was not rendered: %s", turn.id, type(error).__name__)
-        return
-    turn.kept = Kept(key=rendering.key, state=state)
+    async def render(self, turn: CurrentTurn) -> None:
+        """Set ``turn.rendering``; None stays where the conversation has no form in the renderer's format.
+
+        Nobody is told: whether such a turn can be answered is the app's to say.
+        """
+        renderer = self._renderer
+        try:
+            key = RenderKey(renderer.name, None, _settings(turn))
+            turn.rendering = await render(renderer, key, None if turn.base else turn.parent, turn.delta)
+        except (CannotRender, InvalidRequest, msgspec.ValidationError) as error:
+            logger.debug("turn %s: not rendered: %s", turn.id, type(error).__name__)
+            return
+        turn.vocabulary = renderer.name
+
+    def keep(self, turn: CurrentTurn, output: Sequence[bytes]) -> None:
+        """Set ``turn.kept``: the rendered turn with its answer, as it was sampled if the app has recorded that."""
+        renderer, rendering = self._renderer, turn.rendering
+        if rendering is None:
+            return
+        sampled = turn.sampled
+        try:
+            if sampled is not None and sampled.vocabulary == renderer.name and renderer.produces == "tokens":
+                state = renderer.answered(rendering.state, sampled.ids)
+            else:
+                state = renderer.extend(rendering.state, output)
+        except (CannotRender, ValueError) as error:
+            logger.debug("turn %s: its answer was not rendered: %s", turn.id, type(error).__name__)
+            return
+        turn.kept = Kept(key=rendering.key, state=state)
 
 
 def _settings(turn: CurrentTurn) -> RenderSettings:

@@ -84,7 +84,14 @@ def parameters(function: Callable[..., Any]) -> Iterator[tuple[str, str, str | N
     assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
     for argument, default in zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True):
         assert argument.annotation is not None
-        yield argument.arg, ast.unparse(argument.annotation), None if default is None else ast.unparse(default)
+        yield argument.arg, _type(argument.annotation), None if default is None else ast.unparse(default)
+
+
+def _type(annotation: ast.expr) -> str:
+    """A type as it is written, without the quotes around one that is not loaded."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return annotation.value
+    return ast.unparse(annotation)
 
 
 def fields(kind: type) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """``tool_choice``: which of the tools offered may or must be called."""
 
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,7 +19,6 @@ class _Choice(Struct, frozen=True, kw_only=True):
 
 
 _decode_mode = msgspec.json.Decoder(Literal["none", "auto", "required"] | _Choice | None).decode
-_decode_any = msgspec.json.Decoder().decode
 _decode_choice = msgspec.json.Decoder(_Choice).decode
 
 
@@ -51,19 +50,6 @@ def parse_choice(raw: bytes | None, tools: ToolSet | None) -> ToolChoice:
         for path, entry in ((f"tool_choice.tools[{index}]", entry) for index, entry in enumerate(choice.tools))
     ]
     return ToolChoice(mode="required" if choice.mode == "required" else "auto", names=tuple(dict.fromkeys(allowed)))
-
-
-def relaxed(raw: bytes) -> bytes:
-    """Return a ``tool_choice`` for what follows the call that it demands: tools may be called, none must."""
-    try:
-        choice = _decode_any(raw)
-    except msgspec.DecodeError:
-        return raw
-    if isinstance(choice, dict):
-        members = cast("dict[str, object]", choice)
-        if members.get("type") == "allowed_tools":
-            return msgspec.json.encode({**members, "mode": "auto"})
-    return raw if choice in (None, "none", "auto") else b'"auto"'
 
 
 def _name_of(choice: _Choice, tools: ToolSet | None, path: str) -> str:

@@ -9,7 +9,7 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 
 from ws_responses.backends import ChatPrompt, may_succeed_again
-from ws_responses.engine.choice import parse_choice, relaxed
+from ws_responses.engine.choice import parse_choice
 from ws_responses.engine.plan import ContextLengthExceeded, Draft, EngineKept, Plan, kept_of
 from ws_responses.engine.prompts import ChatTools, params_of, prompt_of
 from ws_responses.engine.request import Request, parse_request
@@ -28,6 +28,7 @@ from ws_responses.engine.tools import (
 )
 from ws_responses.engine.truncating import fitted
 from ws_responses.errors import InvalidRequest, WireError
+from ws_responses.protocol.tool_choice import relaxed
 from ws_responses.rendering.cache import Kept, RenderKey, render
 from ws_responses.rendering.rendered import Rendered
 from ws_responses.rendering.renderer import Answer, CannotRender, Renderer, RenderSettings
