@@ -15,6 +15,7 @@ from ws_responses.errors import StreamTruncated, UpstreamError, WireError
 from ws_responses.limits import Limits
 from ws_responses.protocol.events import encode
 from ws_responses.spawn import next_round
+from ws_responses.upstreams.answer_head import AnswerHead
 from ws_responses.upstreams.answers import error_from_answer
 from ws_responses.upstreams.base import Emit
 from ws_responses.upstreams.sse import SSEDecoder, single_event
@@ -56,14 +57,13 @@ class AppCall:
         "_dropped",
         "_emit",
         "_event",
-        "_headers",
+        "_head",
         "_hot",
         "_limits",
         "_max_event_bytes",
         "_over",
         "_prefix",
         "_released",
-        "_status",
         "_streaming",
         "_taken",
         "complete",
@@ -79,8 +79,7 @@ class AppCall:
         self._max_event_bytes = limits.max_event_bytes
         self._over: anyio.Event | None = None
         self._released = False
-        self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._head: AnswerHead
         self._buffer = bytearray()
         self._decoder: SSEDecoder | None = None
         self._hot = False
@@ -182,10 +181,9 @@ class AppCall:
     def _start(self, message: Message) -> None:
         if self.started:
             raise RuntimeError("http.response.start was sent twice")
-        self._status = message["status"]
-        self._headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
+        self._head = AnswerHead(message)
         self.started = True
-        if self._succeeded() and self._labelled_as_stream() and not self._encoding():
+        if self._head.is_stream:
             self._streaming = self._hot = True
 
     async def _take_body(self, body: bytes, *, more: bool) -> None:
@@ -223,37 +221,27 @@ class AppCall:
 
     def _gather(self, body: bytes) -> bytes:
         """Return all of the answer so far; it may turn out to be an event stream under a wrong label."""
-        if self._succeeded() and self._encoding():
+        head = self._head
+        if head.succeeded and head.encoding is not None:
             raise UpstreamError("The app compressed its answer, although 'identity' was asked for.")
         self._buffer += body
-        if self._succeeded() and bytes(self._buffer[:16]).lstrip(_BEFORE_STREAM).startswith(_SSE_STARTS):
+        if head.succeeded and bytes(self._buffer[:16]).lstrip(_BEFORE_STREAM).startswith(_SSE_STARTS):
             self._streaming = True
         elif len(self._buffer) > self._limits.max_answer_bytes:
             self._buffer.clear()
-            if not self._succeeded():
-                raise error_from_answer(self._status, self._headers, b"")
+            if not head.succeeded:
+                raise error_from_answer(head.status, head.headers, b"")
             raise UpstreamError(f"The app's answer exceeds {self._limits.max_answer_bytes} bytes.")
         return bytes(self._buffer) if self._streaming or self.complete else b""
 
     async def _answer(self, answer: bytes) -> None:
         """Take an answer that is no event stream."""
         self._buffer.clear()
-        if not self._succeeded() or not answer:
-            raise error_from_answer(self._status, self._headers, b"" if self._encoding() else answer)
+        head = self._head
+        if not head.succeeded or not answer:
+            raise error_from_answer(head.status, head.headers, answer if head.encoding is None else b"")
         for event in as_events(whole_response(answer)):
             await self._event(encode(event))
-
-    def _succeeded(self) -> bool:
-        return 200 <= self._status < 300
-
-    def _labelled_as_stream(self) -> bool:
-        return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in self._headers)
-
-    def _encoding(self) -> bytes | None:
-        for name, value in self._headers:
-            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                return value
-        return None
 
 
 def _as_bytes(body: Any) -> bytes:
