@@ -1,7 +1,6 @@
 """One connection: what its session wants is carried out, and its turns find here what they need."""
 
 from collections.abc import Sequence
-from math import inf
 from typing import TYPE_CHECKING
 
 from anyio.abc import TaskGroup
@@ -37,6 +36,7 @@ from ws_responses.settlement import Settling
 from ws_responses.state.cache import ConnectionCache
 from ws_responses.state.node import ResponseNode
 from ws_responses.store_access import StoreAccess
+from ws_responses.time_limits import look_every_s, next_look
 from ws_responses.turn import TurnRun
 from ws_responses.upstreams.base import Principal, Upstream
 from ws_responses.upstreams.bodies import History
@@ -135,10 +135,7 @@ class Connection:
         self._watchdog = Watchdog(self.clock, self._look)
         self.runs = Runs(self.clock, self.limits, self.writer, self._watchdog, self._over)
         self._busy_until = 0.0
-        send_s = self.limits.send_timeout_s
-        self._look_every_s = min(
-            self.limits.trailing_timeout_s, self.session.look_every_s, float("inf") if send_s is None else send_s / 4
-        )
+        self._look_every_s = look_every_s(self.session, self.limits)
         self.settling: Settling | None = None
         self._tasks: TaskGroup
 
@@ -169,23 +166,7 @@ class Connection:
         """Look at all time limits of the connection; return when to look again."""
         self.perform(self.session.tick(now, self.writer.blocked_since))
         self.runs.end_trailing(now)
-        return self._next_look(now)
-
-    def _next_look(self, now: float) -> float:
-        limits, next_end = self.limits, self.runs.next_end
-        at = min(self.session.next_deadline(), next_end)
-        may_be_silent = self.session.running or next_end < inf
-        if may_be_silent:
-            at = min(at, now + limits.trailing_timeout_s)
-        if limits.send_timeout_s is not None:
-            if may_be_silent:
-                at = min(at, now + limits.send_timeout_s / 4)
-            if self.writer.blocked_since is not None:
-                at = min(at, self.writer.blocked_since + limits.send_timeout_s)
-        if self._busy_until > now:
-            # A chain of short turns would otherwise wake the watchdog for each of them, to find that it is over.
-            at = min(at, self._busy_until)
-        return max(at, now)
+        return next_look(self.session, self.runs, self.writer, self.limits, now, busy_until=self._busy_until)
 
     # -- actions -----------------------------------------------------------------------------------------------------
 
