@@ -230,7 +230,7 @@ FRAMES: dict[str, Any] = {
     "a wrong input": create({MARK: MARK}, store=False),
     "a wrong item": create([MARK, 5, {"type": 7, "x": MARK}], store=False),
     "a lone surrogate": '{"type":"response.create","model":"m","store":false,"input":"' + MARK + '\\ud800"}',
-    "nested too deeply": '{"type":"response.create","input":' + "[" * 5000 + f'"{MARK}"' + "]" * 5000 + "}",
+    "nested too deeply": '{"type":"response.create","input":' + "[" * 100_000 + f'"{MARK}"' + "]" * 100_000 + "}",
     "an unknown call": private(input=[{"type": "function_call_output", "call_id": MARK, "output": MARK}]),
     "in the background": private(background=True),
     "a warm-up": private(generate=False),

@@ -292,7 +292,8 @@ def test_unknown_events_have_text_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"[1]", b'"text"', b"{", b"\xff", b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"]
+    "payload",
+    [b"", b"[1]", b'"text"', b"{", b"\xff", *(b'{"a":' + b"[" * deep + b"]" * deep + b"}" for deep in (128, 5000))],
 )
 def test_what_cannot_be_read_does_not_pass(payload: bytes) -> None:
     """Unread it would be unjudged."""

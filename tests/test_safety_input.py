@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from tests.safety_room import ABOUT
 from ws_responses.errors import InvalidRequest
 from ws_responses.protocol.items import CALLS
 from ws_responses.safety import Piece, SafetyInput, SafetyState, TooManyTexts, read_input
-from ws_responses.safety.text import GrowingText, split_word, squeezed, tail_of, unescaped
+from ws_responses.safety.text import MOST_LEVELS, GrowingText, split_word, squeezed, tail_of, unescaped
 from ws_responses.safety.verdict import carried_bytes
 from ws_responses.state.interning import Interned
 
@@ -240,12 +241,31 @@ def test_no_shape_of_an_item_hides_a_text(item: dict[str, Any], secret: str) -> 
     assert any(secret in piece.text for piece in pieces(item))
 
 
-def test_an_item_as_deep_as_the_decoder_takes_is_read_to_its_ground() -> None:
-    """A walk by recursion would fail here, and so either let the item pass or break the turn."""
-    deep = b'{"a":' + b"[" * 900 + b'"PSST"' + b"]" * 900 + b"}"
-    reading = read_input([deep], members={}, about=ABOUT, state=None)
+def within(lists: int) -> bytes:
+    """An object with a text within so many lists."""
+    return b'{"a":' + b"[" * lists + b'"PSST"' + b"]" * lists + b"}"
+
+
+@pytest.mark.parametrize("levels", [MOST_LEVELS - 1, MOST_LEVELS])
+def test_a_deep_item_is_read_to_its_ground(levels: int) -> None:
+    """Without this depth could be a way past the classifiers."""
+    reading = read_input([within(levels - 1)], members={}, about=ABOUT, state=None)
     assert reading.delta is not None
     assert reading.delta.text == "PSST"
+
+
+@pytest.mark.parametrize("levels", [MOST_LEVELS + 1, 900])
+def test_what_is_too_deep_is_refused(levels: int) -> None:
+    """Without this 250 kB of JSON could hold up all connections for seconds: each of its texts has a place as long as it is deep.
+
+    How deep the decoder goes depends on the Python: to 1000 levels up to 3.11, to ten times that on 3.13.
+    """
+    with pytest.raises(InvalidRequest) as of_item:
+        read_input([within(levels - 1)], members={}, about=ABOUT, state=None)
+    with pytest.raises(InvalidRequest) as of_member:
+        read_input([], members={"tools": Raw(within(levels - 1))}, about=ABOUT, state=None)
+
+    assert (of_item.value.param, of_member.value.param) == ("input[0]", "tools")
 
 
 # -- text ----------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Telling a cancellation of ours from one that a library raises by itself, or that comes with an error."""
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import cast
 
 import anyio
@@ -23,19 +23,24 @@ def was_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-@contextmanager
-def no_cancellation_but_ours() -> Generator[None]:
+class _OursOnly:
+    # No generator: from Python 3.12 on, one that takes an exception leaves a cycle, which holds all frames that this has passed.
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and isinstance(error, anyio.get_cancelled_exc_class()) and not was_cancelled():
+            raise CancelledByItself("what was awaited has been cancelled") from error
+
+
+def no_cancellation_but_ours() -> AbstractContextManager[None]:
     """Make an error of a cancellation that nobody has asked for.
 
     Raises:
         CancelledByItself: The block ended by one.
     """
-    try:
-        yield
-    except anyio.get_cancelled_exc_class() as error:
-        if was_cancelled():
-            raise
-        raise CancelledByItself("what was awaited has been cancelled") from error
+    return _OursOnly()
 
 
 def parted(group: BaseExceptionGroup) -> tuple[BaseException, Exception | None]:

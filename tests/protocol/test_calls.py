@@ -373,6 +373,16 @@ def test_long_ids_are_not_repeated_in_errors() -> None:
     assert len(missing.value.message) < 500
 
 
+def test_an_item_that_is_too_deep_is_refused() -> None:
+    """Without this a conversation could break by what one of its items holds."""
+    deep = b'{"type":"message","role":"user","content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert output_head(deep) == ItemHead()
+    with pytest.raises(InvalidRequest) as refused:
+        input_head(deep, 4)
+    assert refused.value.param == "input[4]"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="code in C has a stack of its own")
 def test_an_item_that_is_too_deep_for_the_stack_is_refused() -> None:
     """How deep a decoder may go depends on where it is called; here it may be deeper than where the frame was read."""
     deep = b'{"type":"message","role":"user","content":' + b"[" * 500 + b"]" * 500 + b"}"

@@ -58,7 +58,7 @@ BAD_FRAMES: Final[Sequence[str | bytes]] = (
     '{"type":"response.create","model":"m","stream_id":"no name"}',
     '{"type":"response.create","model":"m","previous_response_id":"resp_missing"}',
     '{"type":"response.create","model":"m","input":[{"type":"function_call_output","call_id":"c","output":""}]}',
-    '{"type":"response.create","input":' + "[" * 5000 + "]" * 5000 + "}",
+    '{"type":"response.create","input":' + "[" * 100_000 + "]" * 100_000 + "}",
     '{"type":"response.create","input":"\\ud800"}',
     b"\xff\xfe\x00",
     b"\x00" * 1000,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -11,7 +11,19 @@ from msgspec.structs import replace
 
 from ws_responses.errors import InvalidRequest
 from ws_responses.safety.options import MAX_TEXTS
-from ws_responses.safety.text import as_object, decode_item, dotted, is_json_text, kind_of, leaves, role_of, unescaped
+from ws_responses.safety.text import (
+    MOST_LEVELS,
+    Leaf,
+    TooDeep,
+    as_object,
+    decode_item,
+    dotted,
+    is_json_text,
+    kind_of,
+    leaves,
+    role_of,
+    unescaped,
+)
 from ws_responses.safety.verdict import About, Piece, SafetyInput, SafetyState, TooManyTexts
 from ws_responses.state.interning import Interned
 
@@ -91,7 +103,7 @@ def item_pieces(item: Raw | bytes, path: str) -> Iterator[Piece]:
     given = members.get("type")
     kind = given if isinstance(given, str) else None
     role = role_of(kind, members.get("role"))
-    for leaf in leaves(value, kind):
+    for leaf in _leaves(value, path, kind):
         text = unescaped(leaf.text) if is_json_text(kind, leaf.path) else leaf.text
         yield Piece(
             text=text,
@@ -100,6 +112,13 @@ def item_pieces(item: Raw | bytes, path: str) -> Iterator[Piece]:
             item=kind or "message",
             path=path + dotted(leaf.path),
         )
+
+
+def _leaves(value: Any, param: str, kind: str | None = None) -> Iterator[Leaf]:
+    try:
+        yield from leaves(value, kind)
+    except TooDeep:
+        raise InvalidRequest(f"This is nested more than {MOST_LEVELS} levels deep.", param=param) from None
 
 
 def _at_most(room: int, limit: int, groups: Iterable[tuple[str, Iterator[Piece]]]) -> list[Piece]:
@@ -124,7 +143,7 @@ def _member_pieces(name: str, member: Member) -> Iterator[Piece]:
             "This field cannot be read: a number is out of range, or half of a character is missing.", param=name
         ) from None
     role = "system" if name == "instructions" else None
-    for leaf in leaves(value):
+    for leaf in _leaves(value, name):
         yield Piece(text=leaf.text, kind="setting", role=role, path=name + dotted(leaf.path))
 
 

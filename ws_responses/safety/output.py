@@ -11,7 +11,7 @@ from ws_responses.errors import UpstreamError
 from ws_responses.protocol import events
 from ws_responses.protocol.text import mended
 from ws_responses.protocol.withheld import withheld
-from ws_responses.safety.text import as_list, as_object, is_json_text, kind_of, leaves
+from ws_responses.safety.text import TooDeep, as_list, as_object, is_json_text, kind_of, leaves
 from ws_responses.safety.verdict import Kind
 
 _END_MARKS: Final = (b"[DONE]", "[DONE]")
@@ -168,7 +168,10 @@ def hear(payload: bytes | str) -> Heard:
     members = as_object(_read(payload))
     if members is None:
         raise UpstreamError("The upstream sent an event that is not a JSON object.")
-    return _hear_any(members)
+    try:
+        return _hear_any(members)
+    except TooDeep:
+        raise UpstreamError("The upstream sent an event that is nested too deeply.") from None
 
 
 def _read(payload: bytes | str) -> Any:

@@ -17,6 +17,9 @@ from ws_responses.safety.verdict import Kind
 
 _decode = msgspec.json.Decoder().decode
 
+MOST_LEVELS: Final = 128
+"""Of lists and objects within each other: the place of a text is as long as it is deep, and there may be tens of thousands of texts."""
+
 NOT_TEXT: Final = frozenset(
     {
         # what names and classifies
@@ -125,12 +128,19 @@ class Leaf(NamedTuple):
     text: str
 
 
+class TooDeep(ValueError):
+    """A value has more than :data:`MOST_LEVELS` levels."""
+
+
 def leaves(value: Any, item_type: str | None = None) -> Iterator[Leaf]:
     """Yield the strings of a decoded JSON value that are text, in their order.
 
     Args:
         value: The value.
         item_type: Its type if it is an item.
+
+    Raises:
+        TooDeep: It is nested too deeply.
     """
     # Nothing is made of what has not been asked for: whoever counts them may stop.
     open_values: list[Iterator[tuple[_Path, Any]]] = [iter([((), value)])]
@@ -140,6 +150,8 @@ def leaves(value: Any, item_type: str | None = None) -> Iterator[Leaf]:
                 if at and not _is_no_text(path, item_type):
                     yield Leaf(path, at)
             elif isinstance(at, (list, dict)):
+                if len(open_values) > MOST_LEVELS:
+                    raise TooDeep
                 open_values.append(_inside(path, at))
                 break
         else:
