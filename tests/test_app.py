@@ -277,10 +277,10 @@ async def test_a_failure_within_the_answer_is_an_error_where_nothing_was_streame
     ("body", "code", "param"),
     [
         (b"{", "invalid_json", None),
-        (b"[]", "invalid_json", None),
+        (b"[]", "invalid_request", None),
         (b"", "invalid_json", None),
         (b'{"model": "m", "input": "\xff"}', "invalid_json", None),
-        (b'{"model": "m", "stream": "yes"}', "invalid_json", None),
+        (b'{"model": "m", "stream": "yes"}', "invalid_request", "stream"),
         (b'{"model": "m", "background": true}', "invalid_request", "background"),
         (b'{"model": "m", "stream_id": "a"}', "unknown_parameter", "stream_id"),
         (b'{"model": "m", "generate": false}', "unknown_parameter", "generate"),

@@ -1,6 +1,6 @@
 """The engine as an app: HTTP and WebSocket mode on the same code, so that a client's fallback finds the same turns."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, Protocol
 
@@ -8,9 +8,9 @@ from msgspec import Raw
 
 from ws_responses._types import ASGIApp, Receive, Scope, Send
 from ws_responses.compact_http import CompactTurn
-from ws_responses.errors import ConfigurationError, InvalidRequest, StoreUnavailable, WireError
+from ws_responses.errors import ConfigurationError, InvalidRequest, StoreUnavailable, WireError, excerpt
 from ws_responses.extras import Extra
-from ws_responses.handshake import Handshake
+from ws_responses.handshake import Handshake, deny
 from ws_responses.http_turn import send_error, send_json
 from ws_responses.listing import input_items
 from ws_responses.middleware import ResponsesWebSocketMiddleware
@@ -37,7 +37,7 @@ class ResponseNotFound(InvalidRequest):
     code = "response_not_found"
 
     def __init__(self, response_id: str) -> None:
-        super().__init__(f"Response with id '{response_id}' not found.", param="response_id")
+        super().__init__(f"Response with id '{excerpt(response_id)}' not found.", param="response_id")
 
 
 class ModelNotListed(InvalidRequest):
@@ -47,7 +47,27 @@ class ModelNotListed(InvalidRequest):
     code = "model_not_found"
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The model '{model}' does not exist or you do not have access to it.", param="model")
+        super().__init__(f"The model '{excerpt(model)}' does not exist or you do not have access to it.", param="model")
+
+
+class PathNotFound(InvalidRequest):
+    """Nothing is served at this path; paths are matched exactly."""
+
+    status = 404
+    code = "not_found"
+
+    def __init__(self) -> None:
+        super().__init__("There is nothing at this path.")
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The path is served, but not by this method; the header ``allow`` says by which."""
+
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        super().__init__("This method is not served.", headers={"allow": ", ".join(allowed)})
 
 
 _Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -126,17 +146,22 @@ class ResponsesApp:
             from starlette.applications import Starlette  # noqa: PLC0415 - optional
             from starlette.routing import Route  # noqa: PLC0415
         endpoints = {
-            ("POST", ""): self._create,
-            **({} if self._compactor is None else {("POST", "/compact"): self._compact}),
-            ("GET", "/{response_id}"): self._retrieve,
-            ("DELETE", "/{response_id}"): self._delete,
-            ("GET", "/{response_id}/input_items"): self._input_items,
+            "": _Endpoint(POST=self._create),
+            **({} if self._compactor is None else {"/compact": _Endpoint(POST=self._compact)}),
+            "/{response_id}": _Endpoint(GET=self._retrieve, DELETE=self._delete),
+            "/{response_id}/input_items": _Endpoint(GET=self._input_items),
         }
-        table = [(path + rest, verb, endpoint) for path in paths for (verb, rest), endpoint in endpoints.items()]
+        routes = [Route(path + rest, endpoint) for path in paths for rest, endpoint in endpoints.items()]
         if models_path is not None:
-            table += [(models_path, "GET", self._models), (models_path + "/{model:path}", "GET", self._model)]
-        routes = [Route(path, _Endpoint(endpoint), methods=[verb]) for path, verb, endpoint in table]
-        return Starlette(routes=routes, lifespan=self._lifespan)
+            routes += [
+                Route(models_path, _Endpoint(GET=self._models)),
+                Route(models_path + "/{model:path}", _Endpoint(GET=self._model)),
+            ]
+        app = Starlette(routes=routes, lifespan=self._lifespan)
+        # A redirect would name a host that the client has chosen, and ask for the request, with its key, once more.
+        app.router.redirect_slashes = False
+        app.router.default = _nothing
+        return app
 
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncGenerator[None]:
@@ -202,16 +227,28 @@ class ResponsesApp:
 
 
 class _Endpoint:
-    """One endpoint; what it raises for the client becomes the API's error."""
+    """What is served at one path, by method; what it raises for the client becomes the API's error."""
 
-    def __init__(self, serve: _Serve) -> None:
+    def __init__(self, **serve: _Serve) -> None:
         self._serve = serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
-            await self._serve(scope, receive, send)
+            if method not in self._serve:
+                raise MethodNotAllowed(self._serve)
+            await self._serve[method](scope, receive, send)
         except WireError as error:
             await send_error(send, error)
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer what asks for another path."""
+    del receive
+    if scope["type"] == "websocket":
+        await deny(scope, send, PathNotFound())
+    else:
+        await send_error(send, PathNotFound())
 
 
 def _model(name: str) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from ws_responses.errors import BodyTooSlow, InvalidRequest, WireError, meaning_
 from ws_responses.limits import Limits
 from ws_responses.protocol import events
 from ws_responses.protocol.events import encode
+from ws_responses.protocol.frames import fault_of
 
 _KIND: Final = re.compile(r'\{"type":"([^"\\]+)"').match
 _END_OF_STREAM: Final = b"data: [DONE]\n\n"
@@ -218,9 +219,11 @@ def _read_head(body: bytes) -> _Head:
     try:
         head = _decode_head(body)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"The body is not a create request: {error}", code="invalid_json") from None
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise InvalidRequest("The body is not valid JSON.", code="invalid_json") from None
+        raise _not_a_request(error) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidRequest(f"The body is not valid JSON: {fault_of(error)}", code="invalid_json") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from None
     for name in _SOCKET_ONLY:
         if getattr(head, name) is not UNSET:
             raise InvalidRequest(
@@ -229,6 +232,14 @@ def _read_head(body: bytes) -> _Head:
     if head.background:
         raise InvalidRequest("Background responses are not available here.", param="background")
     return head
+
+
+def _not_a_request(error: msgspec.ValidationError) -> InvalidRequest:
+    what, _, path = str(error).partition(" - at `$.")
+    if not path:
+        return InvalidRequest("The body must be a JSON object.")
+    name = path.rstrip("`")
+    return InvalidRequest(f"The field '{name}' is wrong: {what}.", param=name)
 
 
 def _as_frame(body: bytes, tail: str) -> str:

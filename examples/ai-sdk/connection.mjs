@@ -6,7 +6,7 @@ export class Connection {
 
   /**
    * @param {WebSocket} socket A new one.
-   * @param {() => void} lost Called when it is gone.
+   * @param {(connection: Connection) => void} lost Called when it is gone.
    */
   constructor(socket, lost) {
     this.#socket = socket;
@@ -16,8 +16,8 @@ export class Connection {
       socket.onerror = () => {}; // it is closed next
       socket.onclose = ({ code }) => {
         this.usable = false;
-        for (const turn of this.#running.values()) turn.fail(new TypeError(`the socket was closed (${code})`));
-        lost();
+        for (const turn of this.#running.values()) turn.fail(closed(code));
+        lost(this);
         resolve(false);
       };
     });
@@ -26,9 +26,10 @@ export class Connection {
 
   send(turn) {
     if (!this.usable) {
-      turn.fail(new TypeError('the socket was closed'));
+      turn.fail(closed('before it was sent'));
       return;
     }
+    turn.connection = this;
     const lane = this.#freeLane();
     this.#running.set(lane, turn);
     this.#socket.send(turn.frame(lane));
@@ -53,6 +54,7 @@ export class Connection {
       this.#socket.send(turn.frame(lane));
     } else if (turn.take(event)) {
       this.#running.delete(lane);
+      if (turn.turnedAway) this.usable = false; // what runs on it may end
     }
   }
 
@@ -62,4 +64,9 @@ export class Connection {
     for (let number = 1; this.#running.has(lane); number += 1) lane = `lane-${number}`;
     return lane;
   }
+}
+
+// In the form of a `fetch` that has failed: the SDK asks again if nothing of the answer had come.
+function closed(why) {
+  return new TypeError('fetch failed', { cause: new Error(`the socket was closed (${why})`) });
 }

@@ -6,6 +6,8 @@
 // - A request that goes on from an earlier one names that by `previous_response_id`, and sends what is new only.
 // - Requests at the same time share the socket, each on a lane (`stream_id`) of its own.
 // - An error before the first event becomes an HTTP answer with its status and headers, so that the SDK's retries work.
+// - A lost socket, one that is too old and a server that is started anew cost a new socket; a parent that is not known any more
+//   costs the whole conversation. Neither is seen by the caller, unless the answer had begun.
 //
 // The socket carries the headers of the first request: make one of these for each key.
 import { Connection } from './connection.mjs';
@@ -28,16 +30,26 @@ export function createSocketFetch({ url, WebSocket = globalThis.WebSocket, fetch
   async function socketFetch(resource, init = {}) {
     const body = refused ? undefined : streamingBody(resource, init);
     if (!body) return fetch(resource, init);
+    const turn = await sent(body, init);
+    if (!turn) return fetch(resource, init);
+    const answer = await turn.answer;
+    if (!turn.turnedAway) return answer;
+    const again = await sent(body, init);
+    return again ? again.answer : fetch(resource, init);
+  }
+
+  // The turn, on its way; nothing if no socket can be had.
+  async function sent(body, init) {
     if (!connection?.usable) connection = new Connection(new WebSocket(url, { headers: headersOf(init) }), forget);
     const used = connection;
     const open = await used.opened;
     refused ??= !open;
-    if (!open) return fetch(resource, init);
+    if (!open) return undefined;
     init.signal?.throwIfAborted();
     const turn = new Turn(body, finished, keep);
     init.signal?.addEventListener('abort', () => used.abort(turn, init.signal.reason), { once: true });
     used.send(turn);
-    return turn.answer;
+    return turn;
   }
 
   function keep(turn) {
@@ -45,8 +57,8 @@ export function createSocketFetch({ url, WebSocket = globalThis.WebSocket, fetch
   }
 
   // What is not stored goes with its socket.
-  function forget() {
-    finished = finished.filter((turn) => turn.body.store !== false);
+  function forget(lost) {
+    finished = finished.filter((turn) => turn.connection !== lost || turn.body.store !== false);
   }
 
   return Object.assign(socketFetch, { close: () => connection?.close() });

@@ -1,5 +1,7 @@
 // A request and its answer: what of it is sent, and what becomes of the events.
 
+// The connection is too old, or its server is about to stop: another one takes the turn.
+const TURNED_AWAY = new Set(['websocket_connection_limit_reached', 'server_is_overloaded']);
 const ENDS = new Set(['response.completed', 'response.failed', 'response.incomplete', 'error']);
 
 export class Turn {
@@ -19,6 +21,7 @@ export class Turn {
   constructor(body, finished, completed) {
     this.body = body;
     this.failed = false;
+    this.turnedAway = false;
     this.#input = body.input.map((item) => JSON.stringify(item));
     this.#parent = body.previous_response_id || body.conversation ? undefined : finished.find((turn) => turn.#leadsTo(this));
     this.answer = new Promise((resolve, reject) => {
@@ -48,6 +51,7 @@ export class Turn {
   take(event) {
     const ended = ENDS.has(event.type);
     if (this.failed) return ended;
+    this.turnedAway = event.type === 'error' && !this.#begun && TURNED_AWAY.has(event.error.code);
     if (event.type === 'error' && !this.#begun) {
       const { status = 500, headers, error } = event;
       this.#answered.resolve(Response.json({ error }, { status, headers }));

@@ -19,6 +19,7 @@ WAITS = {
 }
 PATHS = ("/v1/responses", "/v1/codex/responses")
 OLD_SOON = Limits(max_connection_age_s=2.0)
+OLD_AND_STRICT = Limits(max_connection_age_s=2.0, age_grace_s=0.1)
 KEEPS_NOTHING = Limits(max_connection_bytes=1)
 
 fastapi_app.model = ScriptedModel(arguments=WAITS)
@@ -68,8 +69,29 @@ class StallsOnce:
         await self._app(scope, again, send)
 
 
-def _wrapped(limits: Limits) -> ASGIApp:
-    return ResponsesWebSocketMiddleware(fastapi_app.api, path=PATHS, inner_path=PATHS[0], limits=limits)
+class CutsOff:
+    """A socket that is closed where its second frame should be answered, as by a server that is started anew."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        frames = 0
+
+        async def cut() -> Message:
+            nonlocal frames
+            message = await receive()
+            frames += message["type"] == "websocket.receive"
+            if frames < 2:
+                return message
+            await send({"type": "websocket.close", "code": 1012})
+            return {"type": "websocket.disconnect", "code": 1012}
+
+        await self._app(scope, cut, send)
+
+
+def _wrapped(limits: Limits, api: ASGIApp = fastapi_app.api) -> ASGIApp:
+    return ResponsesWebSocketMiddleware(api, path=PATHS, inner_path=PATHS[0], limits=limits)
 
 
 def _engine_app(limits: Limits) -> ASGIApp:
@@ -80,6 +102,8 @@ wrapped = _wrapped(Limits())
 engine = _engine_app(Limits())
 wrapped_ageing = FirstSocket(_wrapped(OLD_SOON), wrapped)
 engine_ageing = FirstSocket(_engine_app(OLD_SOON), engine)
+wrapped_cut_off = FirstSocket(CutsOff(wrapped), wrapped)
+wrapped_too_old = FirstSocket(_wrapped(OLD_AND_STRICT, StallsOnce(fastapi_app.api)), wrapped)
 wrapped_forgetful = _wrapped(KEEPS_NOTHING)
 engine_forgetful = _engine_app(KEEPS_NOTHING)
 wrapped_stalling = StallsOnce(wrapped)

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import require
 
 from . import programs
+from .gate import wait_until
 from .programs import MODULES, Script, installed
 from .recorder import Exchange
 from .server import ROOT, Server
@@ -104,6 +105,53 @@ def test_a_lost_parent_is_replaced_by_the_whole_conversation(serve: Serve, tmp_p
     socket = server.recording.only_socket
     assert [error["error"]["code"] for error in socket.errors] == ["previous_response_not_found"] * 3
     assert [len(create["input"]) for create in socket.creates] == [1, 1, 3, 1, 5, 1, 7]
+
+
+@APPS
+def test_a_socket_that_grows_too_old_between_calls_is_replaced(serve: Serve, tmp_path: Path, app: str) -> None:
+    """By default after 60 minutes: a session of a whole day would else end in the middle."""
+    server = serve(f"{app}_ageing")
+    with Script("ai_sdk.mjs", server.base_url, "reconnect", home=tmp_path / "home") as script:
+        before = script.read()
+        wait_until(lambda: server.recording.sockets[0].close is not None)
+        script.go_on()
+        (after,) = script.lines()
+
+    assert [before["text"], after["text"]] == [ONE_LOOP, answer(items=5, outputs=1)]
+    old, new = server.recording.sockets
+    assert old.close is not None
+    assert old.close["code"] == 1001
+    (create,) = new.creates
+    assert create.get("previous_response_id") is None
+    assert len(create["input"]) == 5
+
+
+@pytest.mark.parametrize("scenario", ["loop", "unstored"])
+def test_a_socket_that_is_cut_before_an_answer_costs_another_try(serve: Serve, tmp_path: Path, scenario: str) -> None:
+    """The SDK tries again what has failed as a `fetch` fails. What was stored is named then; what was not is sent."""
+    server = serve("wrapped_cut_off")
+    first, second = told(server, scenario, tmp_path)
+
+    assert [first["text"], second["text"]] == [ONE_LOOP, TWO_LOOPS]
+    cut, rest = server.recording.sockets
+    assert cut.close is not None
+    assert cut.close["code"] == 1012
+    assert_clean(rest, turns=3)
+    again = rest.creates[0]
+    assert (again.get("previous_response_id") is None) == (scenario == "unstored")
+    assert len(again["input"]) == (3 if scenario == "unstored" else 1)
+
+
+def test_a_turn_for_which_the_connection_is_too_old_goes_to_another_one(serve: Serve, tmp_path: Path) -> None:
+    """The age has come while it ran, and nothing of its answer had."""
+    server = serve("wrapped_too_old")
+    first, second = told(server, "loop", tmp_path)
+
+    assert [first["text"], second["text"]] == [ONE_LOOP, TWO_LOOPS]
+    old, new = server.recording.sockets
+    assert [error["error"]["code"] for error in old.errors] == ["websocket_connection_limit_reached"] * len(old.errors)
+    assert old.errors
+    assert len(new.finished) == 3
 
 
 def test_it_goes_over_http_where_the_middleware_is_disabled(server_without_sockets: Server, tmp_path: Path) -> None:

@@ -44,12 +44,13 @@ def decode_members(text: str | bytes) -> dict[str, Raw]:
     except msgspec.ValidationError:
         raise MalformedFrame("The frame must be a JSON object.", code="invalid_request") from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedFrame(f"The frame is not valid JSON: {_reason(error)}") from None
+        raise MalformedFrame(f"The frame is not valid JSON: {fault_of(error)}") from None
     except RecursionError:
         raise MalformedFrame("The frame is nested too deeply.") from None
 
 
-def _reason(error: Exception) -> str:
+def fault_of(error: Exception) -> str:
+    """Return what the decoder says is wrong with a text that is no JSON; nothing of the text itself."""
     if isinstance(error, UnicodeError):
         return "it is not valid UTF-8"
     return str(error).removeprefix("JSON is malformed: ")
