@@ -651,15 +651,36 @@ async def test_turns_that_run_when_the_age_is_reached_may_finish() -> None:
         await ws.send_json(create("waits"))
         await app.wait_events(2)
         await shell.clock.advance(3600)
-        events = [await ws.receive_json() for _ in range(3)]
-        assert kinds(events) == ["created", "in_progress", "error"]
-        assert code_of(events[-1]) == LIMIT, "what waits is refused"
+        events = [await ws.receive_json() for _ in range(2)]
+        assert kinds(events) == ["created", "in_progress"]
         await ws.send_json(create("late", stream_id="b"))
         late = await ws.receive_json()
         assert (code_of(late), late["stream_id"]) == (LIMIT, "b")
         await shell.clock.advance(59)
         go.set()
         assert kinds(await ws.collect())[-1] == "completed"
+        assert code_of(await ws.receive_json()) == LIMIT, "what waits is refused, behind the turn that it waits for"
+        assert await ws.wait_closed() == 1001
+    assert len(app.requests) == 1
+
+
+async def test_what_waits_is_refused_behind_a_turn_whose_grace_has_passed() -> None:
+    """An error in the midst of a stream would be taken for its end, and its end for that of the create behind it."""
+    app = ScriptedApp(listen=True)
+    app.script([steps.created(), steps.stall()])
+    shell = Shell(app, {"max_connection_age_s": 3600.0, "age_grace_s": 60.0, "event_timeout_s": None})
+    async with shell.socket() as ws:
+        await ws.send_json(create())
+        await app.wait_events(2)
+        await ws.send_json(create("waits"))
+        await settle()
+        await shell.clock.advance(3600)
+        await ws.send_json(create("late"))
+        await settle()
+        await shell.clock.advance(60)
+        events = [await ws.receive_json() for _ in range(5)]
+        assert kinds(events) == ["created", "in_progress", "failed", "error", "error"]
+        assert {code_of(event) for event in events[2:]} == {LIMIT}
         assert await ws.wait_closed() == 1001
     assert len(app.requests) == 1
 

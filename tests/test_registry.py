@@ -183,13 +183,16 @@ async def test_drain_lets_running_turns_end_and_refuses_waiting_ones() -> None:
         tasks.start_soon(drain)
         await settle()
         assert not drained
-        (_, _, error) = [await ws.receive_json() for _ in range(3)]
-        assert (error["type"], error["status"], error["headers"]) == ("error", 503, {"retry-after": "1"})
         await ws.send_json(create("late"))
-        late = await ws.receive_json()
-        assert (late["type"], late["status"]) == ("error", 503)
+        await ws.send_json(create("late", stream_id="a"))
+        late = [await ws.receive_json() for _ in range(3)][-1]
+        assert (late["type"], late["status"], late["stream_id"]) == ("error", 503, "a")
         go.set()
         assert kinds(await ws.collect())[-1] == "completed"
+        for _ in range(2):
+            error = await ws.receive_json()
+            assert (error["type"], error["status"], error["headers"]) == ("error", 503, {"retry-after": "1"})
+            assert "stream_id" not in error
         assert await ws.wait_closed() == 1012
         await settle()
         assert drained == [True]

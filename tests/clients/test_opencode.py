@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import require
 
-from .gate import Gate, run_held
+from .gate import Gate, run_held, wait_until
 from .opencode import BINARY, OpenCode
 from .recorder import Exchange
 from .server import Server
@@ -63,3 +63,29 @@ def test_the_server_is_started_anew_while_a_tool_runs(serve: Serve, tmp_path: Pa
     assert_clean(lost, turns=1)
     assert_clean(found, turns=1)
     assert_answered(found, final)
+
+
+def test_the_connection_grows_too_old_while_a_tool_runs(serve: Serve, tmp_path: Path) -> None:
+    """Its notice, an error of no turn, does not end the run."""
+    server = serve("wrapped_ageing")
+
+    def closed() -> bool:
+        return server.recording.sockets[0].close is not None
+
+    final = said(server, tmp_path, meanwhile=lambda: wait_until(closed))
+
+    old, new = server.recording.sockets
+    assert old.close is not None
+    assert old.close["code"] == 1001
+    assert_answered(new, final)
+
+
+def test_the_socket_is_cut_before_an_answer(serve: Serve, tmp_path: Path) -> None:
+    """As by a server that is started anew in that moment."""
+    server = serve("wrapped_cut_off")
+    final = said(server, tmp_path)
+
+    cut, new = server.recording.sockets
+    assert cut.close is not None
+    assert cut.close["code"] == 1012
+    assert_answered(new, final)

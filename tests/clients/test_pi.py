@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import require
 
-from .gate import Gate, run_held
+from .gate import Gate, run_held, wait_until
 from .pi import CLI, Pi
 from .server import Server
 from .test_codex import tool_output
@@ -71,3 +71,38 @@ def test_an_error_is_shown(serve: Serve, tmp_path: Path) -> None:
 
     assert result.returncode == 1
     assert "previous_response_not_found" in result.stderr
+
+
+@APPS
+def test_the_connection_grows_too_old_while_a_tool_runs(serve: Serve, tmp_path: Path, app: str) -> None:
+    server = serve(f"{app}_ageing")
+    pi = Pi(tmp_path / "pi", server.base_url)
+
+    def closed() -> bool:
+        return server.recording.sockets[0].close is not None
+
+    result = run_held(
+        lambda: pi.ask("run the tool"), Gate(pi.home), meanwhile=lambda: wait_until(closed), output=OUTPUT
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == answer(items=3, outputs=1)
+    old, new = server.recording.sockets
+    assert old.close is not None
+    assert old.close["code"] == 1001
+    (create,) = new.creates
+    assert create.get("previous_response_id") is None
+    assert len(create["input"]) == 3
+
+
+def test_the_socket_is_cut_before_an_answer(serve: Serve, tmp_path: Path) -> None:
+    """It asks once more by HTTP, with the whole conversation: its path has to be served there as well."""
+    server = serve("engine_cut_off")
+    pi = Pi(tmp_path / "pi", server.base_url)
+    result = run_held(lambda: pi.ask("run the tool"), Gate(pi.home), output=OUTPUT)
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == answer(items=3, outputs=1)
+    assert len(server.recording.sockets) == 1
+    (post,) = server.recording.posts
+    assert (post.path, post.status) == ("/v1/codex/responses", 200)

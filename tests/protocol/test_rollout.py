@@ -274,7 +274,8 @@ def test_a_connection_that_retires_lets_no_rollout_wait() -> None:
     assert [action for action in actions if isinstance(action, ResumeTurn)] == [ResumeTurn(turn, None)]
     assert any(isinstance(action, DropTurn) for action in actions)
     assert not session.may_block(other)
-    assert not session.turn_ended(turn, 3.0)
+    (told,) = session.turn_ended(turn, 3.0)
+    assert isinstance(told, Send), "the create behind it"
     assert isinstance(session.turn_ended(other, 3.0)[-1], Close)
 
 

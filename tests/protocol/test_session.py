@@ -362,16 +362,17 @@ def test_an_old_connection_lets_running_turns_end() -> None:
     a, b = started(create(session, "a")), started(create(session, "b"))
     waiting = [queued(create(session, lane)) for lane in ("b", "a", "b")]
     actions = session.tick(100.0)
-    assert kinds(actions) == ["DropTurn", "Send"] * 3
+    assert kinds(actions) == ["DropTurn"] * 3
     assert [action.turn for action in actions if isinstance(action, DropTurn)] == waiting
-    assert told(actions) == [(AGE[0], lane) for lane in ("b", "a", "b")]
-    assert told(create(session, "a", now=120.0)) == [(AGE[0], "a")]
-    assert not session.turn_ended(a, 130.0)
+    assert told(create(session, "a", now=120.0)) == [], "it would be taken for the end of the turn that runs"
+    assert told(create(session, "c", now=120.0)) == [(AGE[0], "c")]
+    assert told(session.turn_ended(a, 130.0)) == [(AGE[0], "a")] * 2
+    assert told(create(session, "a", now=131.0)) == [(AGE[0], "a")]
     assert session.next_deadline() == 160.0
     assert not session.tick(159.0)
     actions = session.turn_ended(b, 159.5)
-    assert kinds(actions) == ["Send", "Close"]
-    assert told(actions) == [AGE]
+    assert kinds(actions) == ["Send", "Send", "Send", "Close"]
+    assert told(actions) == [(AGE[0], "b"), (AGE[0], "b"), AGE]
 
 
 @pytest.mark.parametrize("age_notice", [True, False])
@@ -406,16 +407,47 @@ def test_drain_closes_an_idle_connection_with_1012() -> None:
 
 
 def test_drain_refuses_what_waits_and_lets_the_rest_end() -> None:
-    """Each refusal names its lane; the close comes after the last end."""
+    """Each refusal names its lane, and comes behind the turn that runs there; the close comes after the last end."""
     session = make_session()
     turn = started(create(session, "a"))
     waiting = queued(create(session, "a"))
     actions = drain(session, 1.0)
-    assert kinds(actions) == ["DropTurn", "Send"]
-    assert actions[0] == DropTurn(waiting)
-    assert told(actions) == [("server_is_overloaded", "a")]
+    assert actions == (DropTurn(waiting),)
     assert not drain(session, 2.0)
-    assert session.turn_ended(turn, 3.0) == (Close(1012, "service restart"),)
+    actions = session.turn_ended(turn, 3.0)
+    assert told(actions) == [("server_is_overloaded", "a")]
+    assert actions[1:] == (Close(1012, "service restart"),)
+
+
+def test_what_waits_on_a_lane_where_nothing_runs_is_refused_at_once() -> None:
+    """Nobody could take its error for the end of another turn, and its client goes elsewhere the sooner."""
+    session = make_session(limited(max_running_turns=1))
+    started(create(session, "a"))
+    queued(create(session, "b"))
+    assert told(drain(session, 1.0)) == [("server_is_overloaded", "b")]
+
+
+def test_how_many_refusals_wait_is_bounded() -> None:
+    """Beyond that they come at once: a client that floods is told so, and nothing is kept for it."""
+    session = make_session(limited(max_queued_creates=2))
+    turn = started(create(session))
+    drain(session, 1.0)
+    assert [told(create(session, now=2.0)) for _ in range(3)] == [[], [], [("server_is_overloaded", None)]]
+    assert told(session.turn_ended(turn, 3.0)) == [("server_is_overloaded", None)] * 2
+
+
+def test_refusals_that_wait_are_told_before_any_close() -> None:
+    """The grace has passed, or the operator ends it: each create gets its one answer."""
+    for how in ("grace", "close"):
+        session = make_session()
+        turn = started(create(session))
+        queued(create(session))
+        drain(session, 1.0)
+        actions = list(session.tick(1000.0) if how == "grace" else session.close(1008, "x", error=Unavailable("x")))
+        assert isinstance(actions[0], AbortTurn)
+        actions += session.turn_ended(turn, 1000.0)
+        assert told(actions) == [("server_is_overloaded", None)]
+        assert isinstance(actions[-1], Close)
 
 
 def test_a_drained_connection_does_not_also_age() -> None:
@@ -430,7 +462,8 @@ def test_a_drained_connection_does_not_also_age() -> None:
 def test_refusals_while_draining_hold_no_memory() -> None:
     """An exception object that is raised again and again keeps the frames of each time, and the data in them."""
     session = make_session()
-    started(create(session))
+    session.turn_ended(started(create(session)), 1.0)
+    started(create(session, "a"))
     drain(session, 1.0)
 
     text = '{"type":"response.create","input":"' + "x" * 100 + '"}'
@@ -448,7 +481,7 @@ def test_a_frame_above_the_limit_closes_with_1009_and_tells_all_other_turns() ->
     running = [started(create(session, lane)) for lane in ("a", None)]
     queued(create(session, "a"))
     actions = session.frame_received("x" * 101, 1.0)
-    assert kinds(actions) == ["DropTurn", "Send", "AbortTurn", "AbortTurn", "Close"]
+    assert kinds(actions) == ["AbortTurn", "AbortTurn", "DropTurn", "Send", "Close"]
     assert told(actions) == [("websocket_message_too_big", "a")]
     aborted = {action.turn: action.error for action in actions if isinstance(action, AbortTurn)}
     assert list(aborted) == running
@@ -463,8 +496,8 @@ def test_the_operators_close_tells_all_turns() -> None:
     queued(create(session, "a"))
     error = Unavailable("gone")
     actions = session.close(1008, "policy", error=error)
-    assert kinds(actions) == ["DropTurn", "Send", "AbortTurn", "Close"]
-    assert actions[2] == AbortTurn(turn, error)
+    assert kinds(actions) == ["AbortTurn", "DropTurn", "Send", "Close"]
+    assert actions[0] == AbortTurn(turn, error)
     assert not session.close(1008, "policy", error=error)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from ws_responses.errors import LocalProtocolError, QueueFull, StreamLimitReached, WireError
 from ws_responses.limits import Limits
 from ws_responses.protocol import steering
-from ws_responses.protocol.actions import Action, Actions, DropTurn, Send, StartTurn, TurnQueued
+from ws_responses.protocol.actions import NOTHING, Action, Actions, DropTurn, Send, StartTurn, TurnQueued
 from ws_responses.protocol.creates import ResponseCreate
 from ws_responses.protocol.events import encode_error
 from ws_responses.protocol.phases import TurnInput
@@ -151,6 +151,31 @@ class Lanes:
             if error is not None:
                 actions.append(Send(encode_error(error, stream_id=turn.lane.name)))
         return actions
+
+    def refuse_queued(self, error: WireError) -> Actions:
+        """Drop what waits: it is told so at once where nothing runs on its lane, and else when that is over."""
+        actions: list[Action] = []
+        for action in self.drop_queued():
+            actions.append(action)
+            if type(action) is DropTurn:
+                actions += self.refuse(action.turn.lane.name, error)
+        return actions
+
+    def refuse(self, name: str | None, error: WireError) -> Actions:
+        """Tell of a create that it will not run: behind the turn that runs on its lane, whose end it would be taken for.
+
+        Only so many wait for that.
+        """
+        lane = self.by_name.get(name)
+        if lane is None or lane.running is None or lane.refused >= self._limits.max_queued_creates:
+            return (Send(encode_error(error, stream_id=name)),)
+        lane.refused += 1
+        return NOTHING
+
+    def tell_refused(self, lane: Lane, error: WireError) -> Actions:
+        """Tell those of a lane that wait for that."""
+        refused, lane.refused = lane.refused, 0
+        return [Send(encode_error(error, stream_id=lane.name))] * refused
 
     def _unqueue(self, lane: Lane) -> Turn:
         turn = lane.queue.pop(0)

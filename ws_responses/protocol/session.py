@@ -181,7 +181,7 @@ class Session:
     def _accept(self, create: ResponseCreate, now: float) -> Actions:
         if self.life.retirement is not None:
             # Not raised: an exception that is raised again keeps the frames of all earlier times, and their data.
-            return (Send(encode_error(self.life.retirement.error, stream_id=create.lane)),)
+            return self.lanes.refuse(create.lane, self.life.retirement.error)
         injects = self._injects and not create.warm_up and injecting.enables_agents(create.body)
         return self.lanes.accept(create, now, injects=injects)
 
@@ -229,7 +229,9 @@ class Session:
         if turn.response_id is not None:
             turn.lane.latest, turn.lane.completed = turn.response_id, ending.status == "completed"
         told = self._settle_submissions(turn, ending, now)
-        if self.life.phase is SessionPhase.RETIRING:
+        retirement = self.life.retirement
+        if self.life.phase is SessionPhase.RETIRING and retirement is not None:
+            told = (*told, *self.lanes.tell_refused(turn.lane, retirement.error))
             return (*told, *self._finish()) if not self.running else told
         if not self.lanes.queued_creates:
             return told
@@ -289,7 +291,7 @@ class Session:
         if not self.life.is_open:
             return NOTHING
         self.life.retire(Retirement(error, notice, close_code, reason, now + grace_s))
-        refused = self.lanes.drop_queued(error)
+        refused = self.lanes.refuse_queued(error)
         if self.running:
             return (*refused, *self._let_go(now))
         return (*refused, *self._finish())
@@ -317,8 +319,22 @@ class Session:
 
     def _close(self, code: int, reason: str, error: WireError | None = None) -> Actions:
         self.life.move(SessionInput.CLOSE)
+        # The queue first: else the end of a running turn would start the next one. Its turns are told after those that run.
         dropped = self.lanes.drop_queued(error)
-        return (*dropped, *(AbortTurn(turn, error) for turn in self.running), Close(code, reason))
+        return (
+            *(AbortTurn(turn, error) for turn in self.running),
+            *self._refused(error),
+            *dropped,
+            Close(code, reason),
+        )
+
+    def _refused(self, error: WireError | None) -> Actions:
+        """Tell those who wait for the end of a turn that is aborted; nobody, where the client does not read."""
+        retirement = self.life.retirement
+        if error is None or retirement is None:
+            return NOTHING
+        told = [self.lanes.tell_refused(lane, retirement.error) for lane in self.lanes.by_name.values()]
+        return [action for each in told for action in each]
 
     # -- time --------------------------------------------------------------------------------------------------------
 

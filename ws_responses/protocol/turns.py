@@ -20,9 +20,10 @@ class Lane:
         held: Accepted steers of the latest response, which waits for input that only the client has.
         latest: Id of the latest response that has ended; None if there is none.
         completed: It has ended as it should.
+        refused: Creates that did not get to run, and are to be told so when the running turn is over.
     """
 
-    __slots__ = ("completed", "held", "latest", "name", "queue", "running")
+    __slots__ = ("completed", "held", "latest", "name", "queue", "refused", "running")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -31,6 +32,7 @@ class Lane:
         self.held: Sequence[Steer] = ()
         self.latest: str | None = None
         self.completed = False
+        self.refused = 0
 
 
 class Turn:
