@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from ws_responses.errors import PreviousResponseNotFound
+from ws_responses.protocol.turns import Turn
 from ws_responses.state.node import ResponseNode
 
 if TYPE_CHECKING:
     from ws_responses.connection import Connection
-    from ws_responses.protocol.turns import Turn
 
 
 class TurnParent:
@@ -23,7 +23,7 @@ class TurnParent:
         self._connection = connection
         self._held: ResponseNode | None = None
 
-    async def find(self, turn: "Turn") -> ResponseNode | None:
+    async def find(self, turn: Turn) -> ResponseNode | None:
         """Return the parent, from connection cache or store; None if there is none, or only the app knows it.
 
         Raises:
