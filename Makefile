@@ -65,7 +65,7 @@ soak: $(STAMP) ## many connections for a while, looking for leaks
 
 clean: ## remove what builds and checks leave behind
 	@rm -rf build dist bench-out htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
-	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path '*/node_modules/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './.venv*/*' -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
 distclean: clean ## clean, and remove .venv and installed node packages
 	@rm -rf $(VENV)
