@@ -558,7 +558,7 @@ async def test_there_is_one_fact_for_each_end_of_a_turn_and_none_for_an_event() 
 PACKAGE = Path(ws_responses.__file__).parent
 PROGRAMS = {"bench", "testing", "demo.py", "__main__.py", "adapters", "serve", "chat", "conformance"}
 """What runs by itself, or says to which backend it is bound."""
-BOTH = {"spawn.py", "clock.py", "cancellation.py"}
+BOTH = {"spawn.py", "clock.py", "cancellation.py", "loop.py"}
 """What has a way of its own for each."""
 
 
