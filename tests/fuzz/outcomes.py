@@ -20,9 +20,9 @@ def assert_documented(frames: Sequence[str | bytes]) -> dict[str | None, list[li
         assert isinstance(frame, str), "text frames only"
         event = json.loads(frame)
         assert isinstance(event, dict)
-        if event["type"].startswith("response.steer."):
+        if event["type"].startswith(("response.steer.", "response.inject.")):
             assert type(event["sequence_number"]) is int
-            continue  # the answer to a steer stands between the events of turns, and belongs to none
+            continue  # the answer to a steer, or an injection, stands between the events of turns, and belongs to none
         lanes[event.get("stream_id")].append(event)
     return {lane: list(_turns(events)) for lane, events in lanes.items()}
 

@@ -202,6 +202,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.retired_at: float | None = None
         self.retired_code = 0
         self.retired_error = ""
+        self.refused: dict[str | None, int] = {}
         self.noticed = False
         self.closed: list[int] = []
         self.ids = 0
@@ -362,8 +363,10 @@ class SessionMachine(RuleBasedStateMachine):
                 self.start(each)
             return []
         assert not known.steers
-        if self.phase == "retiring" and not self.running:
-            return self.expect_finish(actions)
+        if self.phase == "retiring":
+            self.expect_refused(known.lane, actions)
+            if not self.running:
+                return self.expect_finish(actions)
         assert not actions
         return []
 
@@ -828,24 +831,41 @@ class SessionMachine(RuleBasedStateMachine):
         return done
 
     def expect_retired(self, actions: Actions, code: str, close_code: int, *, notice: bool) -> None:
-        """All that wait are refused in their order, each on its lane; then, if nothing runs, the end."""
+        """All that wait are refused in their order, each on its lane, behind what runs there; then, if nothing runs, the end."""
         waiting = self.waiting
         self.phase, self.retired_at, self.retired_error, self.retired_code = "retiring", self.now, code, close_code
         self.noticed = notice
-        refused = list(actions[: 2 * len(waiting)])
-        for known, drop, send in zip(waiting, refused[::2], refused[1::2], strict=True):
+        rest = list(actions)
+        for known in waiting:
+            drop = rest.pop(0)
             assert drop == DropTurn(known.turn)
-            assert isinstance(send, Send)
-            frame = json.loads(send.frame)
-            assert (frame["error"]["code"], frame.get("stream_id")) == (code, known.lane)
-        self.carry_out(refused)
-        rest = actions[2 * len(waiting) :]
+            self.carry_out([drop])
+            if not self.waits_to_be_refused(known.lane):
+                self.check_refusal(rest.pop(0), known.lane)
         if self.running:
             assert not [action for action in rest if isinstance(action, Close)]
             self.carry_out(rest)
             assert not [known for known in self.running if known.blocked_at is not None], "a drain waits for tools"
         else:
             self.expect_finish(rest)
+
+    def waits_to_be_refused(self, lane: str | None) -> bool:
+        """Note a create that is refused: whether it is told so when what runs on its lane is over, or at once."""
+        if lane not in {known.lane for known in self.running}:
+            return False
+        if self.refused.get(lane, 0) >= self.limits.max_queued_creates:
+            return False
+        self.refused[lane] = self.refused.get(lane, 0) + 1
+        return True
+
+    def expect_refused(self, lane: str | None, actions: list[Action]) -> None:
+        for _ in range(self.refused.pop(lane, 0)):
+            self.check_refusal(actions.pop(0), lane)
+
+    def check_refusal(self, action: Action, lane: str | None) -> None:
+        assert isinstance(action, Send)
+        frame = json.loads(action.frame)
+        assert (frame["error"]["code"], frame.get("stream_id")) == (self.retired_error, lane)
 
     # -- the peer ----------------------------------------------------------------------------------------------------
 
@@ -923,6 +943,9 @@ class SessionMachine(RuleBasedStateMachine):
                 if outcome == "start":
                     self.start(known)
                 return
+            if self.phase == "retiring" and self.waits_to_be_refused(meant.lane):
+                assert not actions, "it would be taken for the end of the turn that runs"
+                return
             meant = Refusal(outcome, None, meant.lane)
         assert self.books() == before, "a frame that is no turn changes nothing"
         if isinstance(meant, Ignored):
@@ -953,7 +976,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert done[-1].code == 1009
         assert {action.turn for action in done if isinstance(action, AbortTurn)} == {known.turn for known in running}
         assert all(action.error is not None for action in done if isinstance(action, AbortTurn))
-        assert len([action for action in done if isinstance(action, Send)]) == len(waiting)
+        assert len([action for action in done if isinstance(action, Send)]) == len(waiting) + sum(self.refused.values())
 
     @precondition(lambda self: self.phase != "closed")
     @rule(really=RARELY)
@@ -1164,7 +1187,10 @@ class SessionMachine(RuleBasedStateMachine):
         assert done[-1].code == 1008
         assert [(a.turn, a.error) for a in done if isinstance(a, AbortTurn)] == [(k.turn, error) for k in running]
         sent = [json.loads(action.frame).get("stream_id") for action in done if isinstance(action, Send)]
-        assert sent == ([known.lane for known in waiting] if told else [])
+        refused = [lane for lane, number in self.refused.items() for _ in range(number)]
+        assert sorted(sent, key=str) == (
+            sorted([*refused, *(known.lane for known in waiting)], key=str) if told else []
+        )
 
     @invariant()
     def the_watchdog_asks_again(self) -> None:
