@@ -1,6 +1,6 @@
 """What third-party apps do when they are wrapped: the table of the support page, which the tests here hold against the apps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 STRICT: Final[dict[str, dict[str, Any]]] = {
@@ -23,7 +23,9 @@ class App:
         breaks: How a turn ends whose handler raises in the midst of its text.
         gone: What the handler does when its client leaves.
         path: Of its route.
-        strict: It gives strict clients all that Open Responses wants of a socket.
+        refuses: Members of a request that it does not take.
+        strict: It gives strict clients what Open Responses wants of a socket.
+        fails: What it does not give them, and why.
         mind: What its users should know.
     """
 
@@ -35,7 +37,9 @@ class App:
     breaks: str = "`response.failed`"
     gone: str = "ends"
     path: str = "/v1/responses"
+    refuses: dict[str, Any] = field(default_factory=lambda: {"temperature": "hot"})
     strict: bool = False
+    fails: dict[str, str] = field(default_factory=dict)
     mind: str
 
 
@@ -75,7 +79,32 @@ APPS: Final = (
         forward="has no calls",
         raises="`response.failed`",
         gone="goes on, as over HTTP",
+        refuses={"model": "nope"},
         mind="It reads messages only: chains of messages work in both modes, tools of the client do not exist there.",
+    ),
+    App(
+        name="litellm",
+        package="litellm",
+        replay="works",
+        forward="loses the question",
+        raises="`error` 500",
+        refuses={"model": "nope"},
+        strict=True,
+        fails={"compaction": "/responses/compact is answered by 500"},
+        mind="Its proxy, in front of a chat completions server, with its key on each turn; its own WebSocket route, on the same path, is "
+        "hidden by ours. Without its database it knows of earlier responses no more than their calls. All that Open Responses says of "
+        "sockets holds, but for compaction, which it has for some providers only. It takes members of wrong types.",
+    ),
+    App(
+        name="ogx",
+        package="ogx",
+        replay="works",
+        forward="works",
+        raises="`response.failed`",
+        strict=True,
+        mind="It needs Python 3.12. It was tried in front of a chat completions server, with SQLite; its own WebSocket route, on the "
+        "same path, is hidden by ours. Its errors may be an `error` event under status 200 whose `code` is the status: that of an "
+        "unknown model, 404, is told as `not_found`. All that Open Responses says of sockets holds.",
     ),
     App(
         name="open_responses_server",
@@ -85,6 +114,7 @@ APPS: Final = (
         raises="`error` 500",
         breaks="`response.completed`",
         path="/responses",
+        refuses={},
         mind='It drops `function_call` items of the input: take `history="forward"`, and `inner_path="/responses"`. A broken chat '
         "completions server ends its turns as completed, with an `error` inside.",
     ),

@@ -15,6 +15,8 @@ from tests.servers.client import PATIENCE_S, Client
 from tests.servers.process import ROOT
 
 PATH: Final = "/v1/responses"
+KEY: Final = "sk-5b0d4d2fd0a64f3c9a3bb1f2ce4c7d18"
+"""The one that LiteLLM asks for; it starts with no weak one. The others ask for none."""
 
 
 class Server(process.Server):
@@ -29,6 +31,9 @@ class Server(process.Server):
         app: As given.
     """
 
+    start_s = 120.0
+    """The first start compiles what it imports, thousands of modules of some."""
+
     def __init__(self, app: App, folder: Path, python: str) -> None:
         super().__init__("uvicorn-sansio", folder)
         self._folder = folder
@@ -36,8 +41,9 @@ class Server(process.Server):
         self._python = python
 
     def _start(self, fd: int) -> "subprocess.Popen[bytes]":
-        chat = {"OPENAI_BASE_URL_INTERNAL": f"http://127.0.0.1:{self.port}/chat", "OPENAI_API_KEY": "none"}
-        wrapped = {"HOST_APP": self.app.name, "INNER_PATH": self.app.path}
+        wrapped = {"HOST_APP": self.app.name, "INNER_PATH": self.app.path, "LITELLM_MASTER_KEY": KEY}
+        # What it compiles is kept for the next start, whatever is asked of the tests themselves.
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         with self._log.open("wb") as output:
             return subprocess.Popen(
                 [self._python, "-m", "uvicorn", "--fd", str(fd), "--no-access-log", "tests.host_apps.harness:app"],
@@ -46,17 +52,20 @@ class Server(process.Server):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(fd,),
-                env={**os.environ, **chat, **wrapped, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)},
+                env={**kept, **wrapped, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)},
             )
 
     def connect(self, name: str = "replay", **options: Any) -> Client:
         """Open a socket of the app in a history mode."""
-        return Client(self.port, PATH, headers=[("x-app", name)], **options)
+        return Client(self.port, PATH, key=KEY, headers=[("x-app", name)], **options)
 
     @contextmanager
     def request(self, body: bytes) -> Iterator[socket.socket]:
         """Send a create request over HTTP, give the connection, and reset it at the end."""
-        head = f"POST {self.app.path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        head = (
+            f"POST {self.app.path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
+            "content-type: application/json\r\n"
+        )
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S) as connection:
             connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
             yield connection

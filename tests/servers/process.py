@@ -57,6 +57,9 @@ class Server:
         process: What was started; some servers do their work in a child of it.
     """
 
+    start_s: float = START_S
+    """Seconds that its start may take."""
+
     def __init__(self, name: str, folder: Path, *options: str) -> None:
         self.name = name
         self.port = 0
@@ -82,7 +85,7 @@ class Server:
                 listener.close()
             self.process = self._start(listener.fileno())
         try:
-            self.until(self._answers, "serves", START_S)
+            self.until(self._answers, "serves", self.start_s)
         except BaseException:
             self.stop()
             raise
