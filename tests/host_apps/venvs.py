@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.conftest import require
 
 FOLDER: Final = Path(__file__).parent
@@ -13,8 +15,11 @@ _PIN: Final = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 
 def python_of(name: str) -> str:
-    """Return the interpreter of an environment; skip, or fail, where it is not set up."""
+    """Return the interpreter of an environment; skip where the system has none that it could use; skip or fail where it is not set up."""
     python = FOLDER / ".venvs" / name / "bin" / "python"
+    without = FOLDER / ".venvs" / f"{name}.without"
+    if without.exists():
+        pytest.skip(without.read_text(encoding="utf-8").strip(), allow_module_level=True)
     require(f"{name} (tests/host_apps/setup.sh installs it)", present=python.exists())
     return str(python)
 
