@@ -23,8 +23,8 @@ _FAST_S: Final = 0.003
 _SHARE: Final = 0.02
 """Of the time that an answer has taken so far: no gathering makes it longer by more. Who waits for a short call, waits for its end."""
 
-_ENOUGH_BYTES: Final = 8 * 1024
-"""A piece that is worth a wake-up of its own: whoever has got so much has more to read, and need not wait for it."""
+_ENOUGH_BYTES: Final = 16 * 1024
+"""A piece of which more is there already, as the transport cuts (``httpx_aiohttp``): what is read must not wait twice."""
 
 
 class Gathered:

@@ -22,12 +22,14 @@ from ws_responses.testing.services import HOLD, LoopbackService
 require("cerebras")
 
 import httpx
+from httpx_aiohttp.transport import AiohttpResponseStream
 
 from ws_responses.adapters import cerebras
 from ws_responses.adapters._gathering import Gathered, answer_below
 from ws_responses.adapters.cerebras import CerebrasBackend
 
 GATHER_S = 0.004
+FULL = AiohttpResponseStream.CHUNK_SIZE
 ALWAYS = 1e12
 """A share of any time that is all that may be waited."""
 
@@ -64,7 +66,7 @@ class Paced:
             raise StopAsyncIteration
         self.now = max(self.now, self._times[0])
         read = b""
-        while self._times and self._times[0] <= self.now and len(read) < 16_384:
+        while self._times and self._times[0] <= self.now and len(read) < FULL:
             self._times.popleft()
             read += b"x" * self._size
         return read
@@ -125,8 +127,8 @@ async def test_a_reader_that_is_slow_does_not_sleep_as_well() -> None:
 
 
 async def test_what_comes_in_large_pieces_does_not_wait() -> None:
-    """Without this a service that sends more than a piece per moment would be slowed down."""
-    _, slept = await times([0.0] * 5, size=16_384)
+    """Without this what has been read already would wait a second time, behind the first part of it."""
+    _, slept = await times([0.0] * 5, size=FULL)
     assert not slept
 
 
