@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from ws_responses.errors import (
+    PreviousResponseNotFound,
     ResponseCancelled,
     ResponseNotStored,
     UpstreamError,
@@ -22,7 +23,7 @@ from ws_responses.turn_facts import TurnFacts
 from ws_responses.turn_frames import TurnFrames
 from ws_responses.turn_node import is_blocked
 from ws_responses.turn_preparation import TurnPreparation
-from ws_responses.upstreams.answers import failure_code
+from ws_responses.upstreams.answers import failure_code, says_not_found
 from ws_responses.upstreams.base import CurrentTurn
 from ws_responses.upstreams.reading import without_output
 from ws_responses.upstreams.repair import TurnStream
@@ -94,8 +95,16 @@ class ClosingTurn:
         self._tell_router(error)
         if error.ran:
             self._prepared.origin.evict(self.info.lane)
+        error = self._by_its_name(error)
         self._ending = Ending(message=error.message)
         await self._end(self._failure(error), "error" if not self.stream.created else "failed", error.code)
+
+    def _by_its_name(self, error: WireError) -> WireError:
+        """Return the error; where the app has lost what it was to go on from, the one by which clients know what to do."""
+        parent_id, forwarded = self.turn.create.previous_response_id, self.info.forwarded
+        if parent_id is None or forwarded is None or not says_not_found(error, forwarded):
+            return error
+        return PreviousResponseNotFound(parent_id)
 
     def _failure(self, error: WireError) -> bytes | None:
         """Return the closing frame; None for a response that nobody knows of: what it was to begin with is given back."""

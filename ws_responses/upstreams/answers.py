@@ -127,6 +127,11 @@ def error_from_event(event: Mapping[str, Any]) -> WireError:
     return error_from_object(_object(body) or _messaged(event) or event, status=status, headers=kept)
 
 
+def says_not_found(error: WireError, response_id: str) -> bool:
+    """Whether an error says of a response that it is not there, as apps do that have no code of their own for it (vLLM, OGX)."""
+    return error.status == 404 and error.code == _BY_STATUS[404][1] and response_id in error.message
+
+
 def failure_code(event: bytes) -> str | None:
     """Return the error code of a ``response.failed`` event, None if it names none."""
     match msgspec.json.decode(event):

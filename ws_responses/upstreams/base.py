@@ -45,6 +45,7 @@ class CurrentTurn:
         tenant: Who owns the chain.
         principal: As ``authorize`` said; None without it.
         parent: The node that this turn continues, or None.
+        forwarded: Id of a response of the app's by which it is to go on (history mode "forward"); None if it gets all that there is.
         base: The delta starts a new base (it holds a compaction item): nothing older is joined.
         encoded_delta: The new input items, joined by commas.
         interned_tools: The frame's ``tools`` as they are kept; None if there were none, or no room for them.
@@ -82,6 +83,7 @@ class CurrentTurn:
         "create",
         "encoded_delta",
         "flags",
+        "forwarded",
         "id",
         "injects",
         "interned_instructions",
@@ -118,6 +120,7 @@ class CurrentTurn:
         self.tenant = tenant
         self.principal = principal
         self.parent: ResponseNode | None = None
+        self.forwarded: str | None = None
         self.base = False
         self.rendering: Rendering | None = None
         self.steered = False

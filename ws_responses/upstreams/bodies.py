@@ -60,9 +60,9 @@ class Bodies:
             members.pop(name, None)
         if self._app_store == "never" or turn.unjudged:
             members["store"] = b"false"
-        history, parent_id = self._past(turn)
-        if parent_id is not None:
-            members["previous_response_id"] = encode(parent_id)
+        history, turn.forwarded = self._past(turn)
+        if turn.forwarded is not None:
+            members["previous_response_id"] = encode(turn.forwarded)
         if self._prepare is not None:
             members = self._prepared(members, turn)
         if "input" in members:  # of ``prepare``, in place of ours
