@@ -18,7 +18,6 @@ class _Choice(CompletionChoice, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(Chunk[_Choice])
-_LIST_DECODER: Final = msgspec.json.Decoder(list[Chunk[_Choice]])
 
 
 class TokenReader(ChunkReader):
@@ -35,6 +34,8 @@ class TokenReader(ChunkReader):
     """
 
     __slots__ = ("_expects_ids", "_stop_ids", "_stopped", "cut")
+
+    list_decoder = msgspec.json.Decoder(list[Chunk[_Choice]])
 
     def __init__(self, *, expects_ids: bool, stop_ids: tuple[int, ...]) -> None:
         super().__init__()
@@ -53,18 +54,13 @@ class TokenReader(ChunkReader):
             self.finished(choice.finish_reason, event)
         return self._sampled(choice.text or "", choice.token_ids or ())
 
-    def read_list(self, events: bytes, count: int) -> Delta | None:
-        if self._stopped:
-            return None
-        choices = self.choices_of(_LIST_DECODER, events, count)
-        if choices is None:
-            return None
+    def together(self, choices: list[_Choice]) -> Delta | None:
         ids: list[int] = []
         for choice in choices:
             if not choice.token_ids or choice.finish_reason is not None:
                 return None
             ids += choice.token_ids
-        if not self._stop_ids.isdisjoint(ids):
+        if self._stopped or not self._stop_ids.isdisjoint(ids):
             return None
         return Delta(text="".join([choice.text or "" for choice in choices]), token_ids=ids)
 

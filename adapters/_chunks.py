@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -120,6 +120,9 @@ class ChunkReader(ABC):
 
     __slots__ = ("finish", "service_tier", "usage")
 
+    list_decoder: ClassVar["msgspec.json.Decoder[list[Chunk[Any]]]"] = msgspec.json.Decoder(list[Chunk[Any]])
+    """Decodes chunks that came together."""
+
     def __init__(self) -> None:
         self.finish: Finish | None = None
         self.usage: UsageObject | None = None
@@ -143,7 +146,22 @@ class ChunkReader(ABC):
         Returns:
             None if one of them is more, or none: they are to be read one by one. Nothing has happened then.
         """
-        del events, count
+        try:
+            chunks = self.list_decoder.decode(events)
+        except msgspec.DecodeError:
+            return None
+        choices = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.usage is None]
+        if len(choices) != count or len(chunks) != count:
+            return None
+        delta = self.together(choices)
+        if delta is not None:
+            tiers = [chunk.service_tier for chunk in chunks if chunk.service_tier is not None]
+            self.service_tier = tiers[-1] if tiers else self.service_tier
+        return delta
+
+    def together(self, choices: "list[Any]") -> Delta | None:
+        """Return what choices add, as one delta; None if they are not all pieces of one kind. Takes note of nothing."""
+        del choices
         return None
 
     def end(self, *, done: bool = False) -> Delta:
@@ -184,20 +202,6 @@ class ChunkReader(ABC):
         if chunk.usage is None and (error := reported_error(event)) is not None:
             raise error
         return None
-
-    def choices_of(
-        self, decoder: "msgspec.json.Decoder[list[Chunk[ChoiceT]]]", events: bytes, count: int
-    ) -> list[ChoiceT] | None:
-        """Return the choices of chunks that tell nothing beside them; None if any tells more, or is none."""
-        try:
-            chunks = decoder.decode(events)
-        except msgspec.DecodeError:
-            return None
-        choices = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.usage is None]
-        if len(choices) != count or len(chunks) != count:
-            return None
-        self.service_tier = chunks[-1].service_tier or self.service_tier
-        return choices
 
     def finished(self, reason: str, event: bytes) -> None:
         """Take note of the service's word for the end.

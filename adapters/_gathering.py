@@ -20,7 +20,7 @@ with Extra("cerebras"):
 _FAST_S: Final = 0.003
 """Pieces that follow each other faster than this are worth being gathered: of slower ones there are few to wake up for."""
 
-_SHARE: Final = 0.02
+_SHARE: Final = 0.04
 """Of the time that an answer has taken so far: no gathering makes it longer by more. Who waits for a short call, waits for its end."""
 
 _ENOUGH_BYTES: Final = 16 * 1024

@@ -68,7 +68,7 @@ class CerebrasBackend:
         max_connections: Most connections, each of one generation at a time; more generations wait.
         max_event_bytes: Largest event: the arguments of a call may come in one.
         gather_s: Chunks that follow each other faster than every 3 ms are handed on together, as one delta, and so at most this
-            much later, and by no more than 2 % of the time that the answer has taken: a fast one takes a fifth of the CPU
+            much later, and by no more than 4 % of the time that the answer has taken: a fast one takes a fifth of the CPU
             time. The first chunk never waits, nor do those of a slower answer. 0 hands on each by itself.
         extra_body: Further members of every request. They win; None leaves a member out.
 

@@ -160,7 +160,6 @@ class _Choice(Struct, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(Chunk[_Choice])
-_LIST_DECODER: Final = msgspec.json.Decoder(list[Chunk[_Choice]])
 _NO_MESSAGE: Final = _Message()
 
 
@@ -168,6 +167,8 @@ class ChatReader(ChunkReader):
     """Reads chunks of chat completions."""
 
     __slots__ = ("_calls", "_places")
+
+    list_decoder = msgspec.json.Decoder(list[Chunk[_Choice]])
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,10 +191,8 @@ class ChatReader(ChunkReader):
             return Delta(text=text or "", reasoning=reasoning or "", refusal=message.refusal or "")
         return None
 
-    def read_list(self, events: bytes, count: int) -> Delta | None:
-        choices = self.choices_of(_LIST_DECODER, events, count)
-        if choices is None:
-            return None
+    def together(self, choices: list[_Choice]) -> Delta | None:
+        count = len(choices)
         messages = [choice.delta for choice in choices if choice.finish_reason is None and choice.delta is not None]
         texts = [message.content for message in messages if message.content]
         thoughts = [thought for message in messages if (thought := message.reasoning or message.reasoning_content)]

@@ -108,16 +108,16 @@ async def test_a_fast_stream_wakes_its_reader_once_in_a_while() -> None:
     at = [number * 0.00025 for number in range(4_000)]
     _, slept = await times(at)
     assert sum(slept) == pytest.approx(1.0, rel=0.1)
-    assert len([one for one in slept if one < GATHER_S]) <= 4 / 0.02 + 2
-    assert len(slept) <= 1.0 / GATHER_S + 4 / 0.02 + 2
+    assert len([one for one in slept if one < GATHER_S]) <= 4 / 0.04 + 2
+    assert len(slept) <= 1.0 / GATHER_S + 4 / 0.04 + 2
 
 
 @given(st.lists(st.sampled_from([0.0, 0.0002, 0.001, 0.002, 0.02]), min_size=1, max_size=200))
-async def test_no_answer_gets_longer_by_more_than_a_fiftieth(gaps: list[float]) -> None:
+async def test_no_answer_gets_longer_by_more_than_a_share_of_it(gaps: list[float]) -> None:
     """Without this the end of a short call, which its client waits for, would be later by what nobody sees in a long text."""
     at = list(accumulate(gaps))
     handed, _ = await times(at)
-    assert all(late - one <= (late - at[0]) * 0.02 + 1e-9 for one, late in zip(at, handed, strict=True))
+    assert all(late - one <= (late - at[0]) * 0.04 + 1e-9 for one, late in zip(at, handed, strict=True))
 
 
 async def test_a_reader_that_is_slow_does_not_sleep_as_well() -> None:

@@ -167,6 +167,7 @@ def outcome(reader: AnswerReader, bodies: Sequence[bytes]) -> tuple[Any, ...]:
 @example([[completion("a", [1]), completion("b", [7])], [completion("c", [8]), completion("d", [9])]])
 @example([[completion("a", [1]), completion(None, [2]), completion("c", [3])], [LAST_TOKENS]])
 @example([[chat({"reasoning": "a"}), chat({"reasoning": "b"})], [chat({"content": "a"}), chat({"content": "b"})]])
+@example([[chat({"content": "a"}, service_tier="flex"), chat({"content": "b"})], [LAST]])
 def test_what_is_read_together_says_the_same(chunks: Any, bodies: list[list[bytes]]) -> None:
     """Without this an answer would depend on how fast it comes."""
     pieces = [b"".join(body) for body in bodies]
