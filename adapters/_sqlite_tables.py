@@ -57,12 +57,12 @@ SELECT content FROM chain JOIN contents USING (row) ORDER BY depth DESC
 
 _EXTEND: Final = """
 WITH RECURSIVE path (branch, origin) AS (
-    SELECT branch, origin FROM branches WHERE branch = ?1
+    SELECT branch, origin FROM branches WHERE branch = :branch
     UNION
     SELECT above.branch, above.origin FROM path JOIN branches AS above ON above.branch = path.origin
-    WHERE above.expires_at < ?2
+    WHERE above.expires_at < :expires_at
 )
-UPDATE branches SET expires_at = max(expires_at, ?2) WHERE branch IN (SELECT branch FROM path)
+UPDATE branches SET expires_at = max(expires_at, :expires_at) WHERE branch IN (SELECT branch FROM path)
 """
 
 _NEWEST: Final = "SELECT row FROM records WHERE branch = ? AND id IS NOT NULL ORDER BY row DESC LIMIT 1"
@@ -117,7 +117,7 @@ class Tables:
         if parent is not None:
             self._connection.execute(_COUNT_CHILD, (1, parent)).fetchall()
         self._add_size(tenant, size)
-        self._connection.execute(_EXTEND, (branch, expires_at))
+        self._connection.execute(_EXTEND, {"branch": branch, "expires_at": expires_at})
         for (old,) in replaced:
             self._remove(old)
         return row
