@@ -35,8 +35,8 @@ PromptEncoding = Literal["msgpack", "json"]
 
 MIB: Final = 1024 * 1024
 
-GATHER_S: Final = 0.016
-"""One picture of a screen, and at 4,000 chunks a second 64 of them."""
+GATHER_S: Final = 0.015
+"""Less than one picture of a screen, and at 4,000 chunks a second 60 of them: as many as come in one piece."""
 
 MAX_GATHER_S: Final = 0.1
 """More than that people see."""
